@@ -1,0 +1,294 @@
+"""Verification of the entries: bytes, hashes, chain, columns, tree, node table and projections, in one pass.
+
+It trusts nothing that is stored. Where a body was changed but its ``leaf_hash`` was not, the tree goes on with
+the ``leaf_hash``: the changed entry is named once, and the faults behind it are not drowned by its consequences.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from ledger import merkle
+from ledger.entry import DOCUMENT_KINDS, LEAF_VERSION, NO_PREV, Entry, Head, Ref, parse_leaf
+from ledger.findings import Findings
+from ledger.projections import blobs_named, rows_of
+from ledger.tables import entry_of
+from ledger.views import PROJECTIONS
+from receipts import canonical
+from receipts.errors import EvidenceError, InputError
+
+PAGE_ENTRIES: Final = 2048
+_PAGE: Final = """SELECT seq, kind, subject, recorded_at, CAST(body AS BLOB), leaf_hash, prev_hash
+FROM entry WHERE seq >= ? AND seq < ? ORDER BY seq LIMIT ?"""
+_NODES: Final = 'SELECT "index", hash FROM node WHERE level = ? AND "index" >= ? ORDER BY "index" LIMIT ?'
+
+
+@dataclass(frozen=True)
+class NamedFile:
+    """A file that an entry answers for."""
+
+    entry: int
+    ref: Ref
+
+
+@dataclass
+class EntriesSeen:
+    """What the pass learned of the entries."""
+
+    head: Head
+    roots: dict[int, str]
+    """Root (``sha256:<hex>``) by tree size, for the sizes that were asked for."""
+    files: list[NamedFile] = field(default_factory=list)
+    blobs: dict[str, int] = field(default_factory=dict)
+    """First entry that names a blob, by digest."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where the pass begins: behind ``frontier.size`` entries, the last of which has ``last_leaf``."""
+
+    frontier: merkle.Frontier
+    last_leaf: str
+
+
+def from_the_beginning() -> Start:
+    return Start(merkle.Frontier(), NO_PREV)
+
+
+class EntryPass:
+    """One pass over the entries ``start … size − 1``; ``origin`` None skips the comparison of origins."""
+
+    def __init__(
+        self,
+        connection: sqlite3.Connection,
+        findings: Findings,
+        *,
+        size: int,
+        origin: str | None,
+        start: Start,
+        wanted_sizes: Collection[int],
+    ) -> None:
+        self._connection = connection
+        self._findings = findings
+        self._size = size
+        self._origin = origin
+        self._first = start.frontier.size
+        self._frontier: merkle.Frontier | None = start.frontier
+        self._expected_seq = start.frontier.size
+        self._last_leaf = start.last_leaf
+        self._wanted = frozenset(wanted_sizes)
+        self._nodes = _StoredNodes(connection)
+        self._projected = _Projected()
+        self.seen = EntriesSeen(Head(size, ""), {})
+
+    def run(self) -> EntriesSeen:
+        self._note_root()
+        for row in self._rows():
+            self._check(entry_of(row))
+        if self._expected_seq < self._size:
+            self._gap(self._size)
+        self._finish()
+        return self.seen
+
+    def _rows(self) -> Iterator[Any]:
+        position = self._first
+        while page := self._connection.execute(_PAGE, (position, self._size, PAGE_ENTRIES)).fetchall():
+            yield from page
+            position = page[-1][0] + 1
+
+    def _check(self, entry: Entry) -> None:
+        self._findings.count("entries")
+        if entry.seq != self._expected_seq:
+            self._gap(entry.seq)
+        elif entry.prev_hash != self._last_leaf:
+            self._findings.fault(
+                f"entry {entry.seq}",
+                "does not name the hash of the entry before it: one of the two was changed",
+                entry=entry.seq,
+                expected=self._last_leaf,
+                found=entry.prev_hash,
+            )
+        self._check_hash(entry)
+        self._grow(entry)
+        self._check_body(entry)
+        self._expected_seq = entry.seq + 1
+        self._last_leaf = entry.leaf_hash
+
+    def _check_hash(self, entry: Entry) -> None:
+        found = merkle.leaf_hash(entry.body).hex()
+        if found != entry.leaf_hash:
+            self._findings.fault(
+                f"entry {entry.seq}",
+                "the body was changed: it does not hash to leaf_hash",
+                entry=entry.seq,
+                expected=entry.leaf_hash,
+                found=found,
+            )
+
+    def _grow(self, entry: Entry) -> None:
+        if self._frontier is None:
+            return
+        for key, node in self._frontier.append(bytes.fromhex(entry.leaf_hash)):
+            self._nodes.compare(key, node.hex())
+        self._note_root()
+
+    def _note_root(self) -> None:
+        if self._frontier is not None and self._frontier.size in self._wanted:
+            self.seen.roots[self._frontier.size] = "sha256:" + self._frontier.root().hex()
+
+    def _check_body(self, entry: Entry) -> None:
+        where = f"entry {entry.seq}"
+        try:
+            leaf = parse_leaf(entry.body, entry.seq)
+            ref = Ref.read(leaf["ref"])
+        except EvidenceError as error:
+            self._findings.fault(where, error.what, entry=entry.seq)
+            return
+        if leaf["v"] != LEAF_VERSION:
+            self._findings.fault(where, "the leaf has a version that this release does not know", entry=entry.seq)
+        if self._origin is not None and leaf["origin"] != self._origin:
+            self._findings.fault(
+                where,
+                "the leaf is of another ledger",
+                entry=entry.seq,
+                expected=self._origin,
+                found=leaf["origin"],
+            )
+        columns = entry.columns()
+        for name in (name for name in columns if leaf[name] != columns[name]):
+            self._findings.fault(
+                where,
+                f"column {'prev_hash' if name == 'prev' else name} differs from the body",
+                entry=entry.seq,
+                expected=leaf[name],
+                found=columns[name],
+            )
+        if columns == {name: leaf[name] for name in columns}:
+            self._note_content(entry, ref)
+
+    def _note_content(self, entry: Entry, ref: Ref | None) -> None:
+        entry.__dict__["leaf"] = leaf = parse_leaf(entry.body, entry.seq)
+        if ref is not None:
+            self.seen.files.append(NamedFile(entry.seq, ref))
+            if entry.kind in DOCUMENT_KINDS:
+                self._check_document(entry, ref)
+        for _, digest in blobs_named(leaf["data"]):
+            self.seen.blobs.setdefault(digest, entry.seq)
+        try:
+            self._projected.add(entry)
+        except InputError as error:
+            self._findings.fault(f"entry {entry.seq}", error.what, entry=entry.seq)
+
+    def _check_document(self, entry: Entry, ref: Ref) -> None:
+        expected = Ref.of(ref.path, canonical.file_bytes(entry.leaf["data"]))
+        if expected != ref:
+            self._findings.fault(
+                f"entry {entry.seq}",
+                "its ref is not that of the document in its data",
+                entry=entry.seq,
+                expected=expected.sha256,
+                found=ref.sha256,
+            )
+
+    def _gap(self, found: int) -> None:
+        last = found - 1
+        named = f"entry {self._expected_seq}" + (f" … {last}" if last > self._expected_seq else "")
+        self._findings.fault(named, "missing", entry=self._expected_seq)
+        # Without a leaf there is no tree behind it.
+        self._frontier = None
+        self._findings.not_checked.append(f"the tree from entry {self._expected_seq} on, because of the missing entry")
+
+    def _finish(self) -> None:
+        root = "sha256:" + self._frontier.root().hex() if self._frontier else ""
+        self.seen.head = Head(self._size, root)
+        if self._frontier is not None:
+            self._nodes.finish(self._findings, self._size)
+        if self._first == 0:
+            self._projected.compare(self._connection, self._findings, self._size)
+
+
+class _StoredNodes:
+    """The node table, read level by level in step with the pass; differences are counted, the first is named."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        self._ahead: dict[int, list[tuple[int, str]]] = {}
+        self._different = 0
+        self._first: tuple[merkle.NodeKey, str, str | None] | None = None
+
+    def compare(self, key: merkle.NodeKey, expected: str) -> None:
+        found = self._take(*key)
+        if found != expected:
+            self._different += 1
+            self._first = self._first or (key, expected, found)
+
+    def finish(self, findings: Findings, size: int) -> None:
+        if self._first is not None:
+            (level, index), expected, found = self._first
+            findings.fault(
+                f"table node, level {level} index {index}",
+                f"{self._different} nodes are not what the entries give; soakledger ledger reproject rebuilds them",
+                expected=expected,
+                found=found or "nothing",
+            )
+        query = 'SELECT count(*) FROM node WHERE (("index" + 1) << level) <= ?'
+        (stored,) = self._connection.execute(query, (size,)).fetchone()
+        expected_count = size - size.bit_count()
+        if stored > expected_count:
+            findings.fault("table node", "holds nodes that no tree has", expected=expected_count, found=stored)
+
+    def _take(self, level: int, index: int) -> str | None:
+        ahead = self._ahead.setdefault(level, [])
+        if not ahead or ahead[-1][0] > index:
+            # Kept in reverse, so that the next one is popped from the end.
+            ahead[:] = self._connection.execute(_NODES, (level, index, 1024)).fetchall()[::-1]
+        if ahead and ahead[-1][0] == index:
+            return str(ahead.pop()[1])
+        return None
+
+
+class _Projected:
+    """Number and sum of hashes of the rows that the entries project to, a table; order does not matter.
+
+    Python's hash of text is keyed anew in each process, so nobody can prepare rows that add up.
+    """
+
+    def __init__(self) -> None:
+        self._columns: dict[str, tuple[str, ...]] = {}
+        self._sums = {table: (0, 0) for table in PROJECTIONS if table != "measurement"}
+
+    def add(self, entry: Entry) -> None:
+        for row in rows_of(entry):
+            self._columns.setdefault(row.table, tuple(row.values))
+            count, total = self._sums[row.table]
+            self._sums[row.table] = (count + 1, total + hash(tuple(row.values.values())))
+
+    def compare(self, connection: sqlite3.Connection, findings: Findings, size: int) -> None:
+        for table, expected in self._sums.items():
+            columns = self._columns.get(table)
+            chosen = ", ".join(columns) if columns else "*"
+            try:
+                found = _sum(connection.execute(f"SELECT {chosen} FROM {table}"), size, columns)
+            except sqlite3.Error as error:
+                findings.fault(f"table {table}", f"cannot be read: {error}")
+                continue
+            if found != expected:
+                findings.fault(
+                    f"table {table}",
+                    "its rows are not what the entries say; soakledger ledger reproject rebuilds them",
+                    expected=f"{expected[0]} rows",
+                    found=f"{found[0]} rows" if found[0] != expected[0] else "other values",
+                )
+        findings.not_checked.append("the figures in table measurement, which soakledger ledger reproject derives anew")
+
+
+def _sum(cursor: sqlite3.Cursor, size: int, columns: tuple[str, ...] | None) -> tuple[int, int]:
+    # Every projection's first column is the number of its entry; later ones belong to entries behind this pass.
+    count = total = 0
+    for row in cursor:
+        if row[0] < size:
+            count, total = count + 1, total + (hash(row) if columns else 0)
+    return count, total

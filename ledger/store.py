@@ -1,0 +1,417 @@
+"""The ledger: created, opened, appended to, signed. Nothing in it is ever changed (DESIGN section 6)."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import secrets
+import sqlite3
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import sqlalchemy as sa
+
+from ledger import merkle, note, schema, seen
+from ledger.connection import Database, translated
+from ledger.entry import DOCUMENT_KINDS, LEAF_VERSION, NO_PREV, Entry, Head, Ref, build_entry
+from ledger.home import EvidenceHome
+from ledger.keys import SigningKey, VerifyKey
+from ledger.note import Checkpoint
+from ledger.projections import Measure, rows_of
+from ledger.reader import LedgerReader
+from ledger.tables import CHECKPOINT, ENTRY, NODE, entry_values, insert_into
+from receipts import canonical
+from receipts.canonical import JsonValue
+from receipts.clock import HostClock
+from receipts.errors import EvidenceError, HomeError, InputError, SoakledgerError
+from receipts.store import make_folder, sync_folder, write_exclusive
+
+__all__ = ["Draft", "Entry", "Head", "Ledger", "LedgerReader", "Ref"]
+
+ORIGIN_DOMAIN: Final = "soakledger.invalid"
+_LOG: Final = logging.getLogger("soakledger.ledger")
+
+
+class Draft(NamedTuple):
+    """What the caller says of an entry; the ledger adds the rest."""
+
+    kind: str
+    subject: str
+    data: JsonValue
+    ref: Ref | None = None
+
+
+@dataclass(frozen=True)
+class _Writer:
+    """Who writes: every leaf says so."""
+
+    clock: HostClock
+    tool: Mapping[str, Any]
+
+
+@dataclass
+class _Edge:
+    """The end of the ledger that the next entry is put to."""
+
+    frontier: merkle.Frontier
+    last_leaf: str
+
+    def copy(self) -> _Edge:
+        return _Edge(self.frontier.copy(), self.last_leaf)
+
+
+class Ledger(LedgerReader):
+    """An open ledger. Threads may share one; a forked child opens its own."""
+
+    def __init__(
+        self,
+        home: EvidenceHome,
+        database: Database,
+        *,
+        writer: _Writer | None,
+        environ: Mapping[str, str],
+        measure: Measure | None = None,
+        newer_schema: int | None = None,
+    ) -> None:
+        """Use ``create`` or ``open``."""
+        super().__init__(database.read)
+        self.home = home
+        self._database = database
+        self._writer = writer
+        self._environ = environ
+        self._measure = measure
+        self._newer_schema = newer_schema
+        self._lock = threading.Lock()
+        self._edge: _Edge | None = None
+
+    @classmethod
+    def create(
+        cls,
+        home: EvidenceHome,
+        *,
+        clock: HostClock,
+        tool: Mapping[str, Any],
+        environ: Mapping[str, str] | None = None,
+        measure: Measure | None = None,
+    ) -> Ledger:
+        """Make a home with a new origin, key, ledger, genesis entry and first checkpoint.
+
+        The file appears complete or not at all. Raises HomeError when there is a ledger or it cannot be made.
+        """
+        environ = os.environ if environ is None else environ
+        if home.ledger_db.exists():
+            raise HomeError("there is a ledger here already", where=str(home.ledger_db))
+        for folder in (home.path, home.receipts, home.blobs, home.checkpoints):
+            make_folder(folder)
+        key = SigningKey.generate(f"{ORIGIN_DOMAIN}/{secrets.token_hex(16)}")
+        key.save(environ)
+        temporary = home.path / f".ledger.{secrets.token_hex(8)}.tmp"
+        try:
+            _make_file(temporary)
+            _write_genesis(home, temporary, _Writer(clock, tool), key.verify_key, environ)
+            _publish(temporary, home.ledger_db)
+        finally:
+            temporary.unlink(missing_ok=True)
+        ledger = cls.open(home, clock=clock, tool=tool, read_only=False, environ=environ, measure=measure)
+        ledger.checkpoint()
+        return ledger
+
+    @classmethod
+    def open(
+        cls,
+        home: EvidenceHome,
+        *,
+        clock: HostClock | None = None,
+        tool: Mapping[str, Any] | None = None,
+        read_only: bool,
+        environ: Mapping[str, str] | None = None,
+        measure: Measure | None = None,
+    ) -> Ledger:
+        """Open an existing ledger; to write, ``clock`` and ``tool`` are needed. Creates nothing.
+
+        Raises HomeError (no ledger here) or EvidenceError (not a ledger, empty, or shorter than or different
+        from what this machine saw before).
+        """
+        environ = os.environ if environ is None else environ
+        version = stored_version(home.ledger_db)
+        newer = version if version > schema.SCHEMA_VERSION else None
+        writer = None
+        if not read_only and newer is None:
+            if clock is None or tool is None:
+                raise ValueError("a ledger that is written to needs a clock and the tool's version")
+            writer = _Writer(clock, tool)
+        database = Database(home.ledger_db, "append" if writer else "read")
+        ledger = cls(home, database, writer=writer, environ=environ, measure=measure, newer_schema=newer)
+        try:
+            ledger._require_continuation()
+        except BaseException:
+            ledger.close()
+            raise
+        return ledger
+
+    def __enter__(self) -> Ledger:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let the database go."""
+        self._database.close()
+
+    @property
+    def read_only(self) -> bool:
+        """Whether nothing can be appended, by wish or because a newer release made this ledger."""
+        return self._writer is None
+
+    # Appending
+
+    def append(self, kind: str, subject: str, data: JsonValue, ref: Ref | None = None) -> Entry:
+        """Add one entry, durably. Raises InputError (no ledger may hold it), HomeError, BusyError, EvidenceError."""
+        return self._append(lambda _: (Draft(kind, subject, data, ref),))[0]
+
+    def append_many(self, drafts: Iterable[Draft | Sequence[Any]]) -> list[Entry]:
+        """Add several entries in one transaction: all or none. Items are Draft or (kind, subject, data[, ref])."""
+        listed = [Draft(*item) for item in drafts]
+        return self._append(lambda _: listed)
+
+    def append_built(self, kind: str, build: Callable[[LedgerReader], tuple[str, JsonValue, Ref | None]]) -> Entry:
+        """Add one entry whose (subject, data, ref) ``build`` makes from what it reads under the write lock."""
+        return self._append(lambda reader: (Draft(kind, *build(reader)),))[0]
+
+    def record(self, kind: str, subject: str, path: str, document: JsonValue) -> Entry:
+        """Keep a whole document: the file ``path`` (POSIX, relative to the home) first, then its entry.
+
+        Raises what ``write_exclusive`` and ``append`` raise; after an error in between the file is an orphan
+        that ``verify`` lists.
+        """
+        data = canonical.file_bytes(document)
+        self._require_writer()
+        write_exclusive(self.home.path / path, data)
+        return self.append(kind, subject, document, Ref.of(path, data))
+
+    # Signing
+
+    def verify_key(self) -> VerifyKey:
+        """The public key that genesis fixed. Raises EvidenceError."""
+        return VerifyKey.from_text(self.origin, str(self.genesis().data.get("public_key")))
+
+    def signing_key(self) -> SigningKey:
+        """The private key of this ledger on this machine. Raises HomeError when it is lost or another's."""
+        key = SigningKey.load(self.origin, self._environ)
+        if key.verify_key != self.verify_key():
+            raise HomeError(f"the signing key on this machine is not the one that ledger {self.origin} was made with")
+        return key
+
+    def checkpoint(self) -> Checkpoint:
+        """Sign the head as it is now; the same head signed again is the same checkpoint."""
+        key = self.signing_key()
+        head = self.head()
+        signed = note.sign_checkpoint(head.size, head.root, key)
+        # The file first: a row without its file would be a fault, a file without its row still verifies.
+        _write_checkpoint_file(self.home.checkpoints / f"{head.size}.checkpoint", signed.note)
+        self._insert_checkpoint(signed, key.key_id.hex())
+        return signed
+
+    # Inside
+
+    def _append(self, make: Callable[[LedgerReader], Iterable[Draft]]) -> list[Entry]:
+        writer = self._require_writer()
+        with self._lock:
+            known, self._edge = self._edge, None
+            with self._database.transaction(write=True) as connection:
+                reader = LedgerReader(lambda statement: connection.execute(statement).all())
+                edge = _edge_now(reader, connection, known)
+                entries = [self._insert(connection, edge, draft, writer) for draft in make(reader)]
+            self._edge = edge
+            head = Head(edge.frontier.size, "sha256:" + edge.frontier.root().hex())
+        self._remember(head)
+        return entries
+
+    def _insert(self, connection: sa.Connection, edge: _Edge, draft: Draft, writer: _Writer) -> Entry:
+        # Genesis names its own origin: until it stands there is nothing to read one from.
+        origin = draft.data["origin"] if edge.frontier.size == 0 else self.origin
+        entry = build_entry(_leaf(draft, edge, origin, writer))
+        connection.execute(sa.insert(ENTRY), entry_values(entry))
+        for (level, index), node in edge.frontier.append(bytes.fromhex(entry.leaf_hash)):
+            connection.execute(sa.insert(NODE), {"level": level, "index": index, "hash": node.hex()})
+        edge.last_leaf = entry.leaf_hash
+        for row in rows_of(entry, self._measure):
+            connection.execute(insert_into(row.table, tuple(row.values)), row.values)
+        return entry
+
+    def _insert_checkpoint(self, signed: Checkpoint, key_id: str) -> None:
+        row = {
+            "tree_size": signed.size,
+            "key_id": key_id,
+            "root": signed.root.removeprefix("sha256:"),
+            "note": signed.note.decode(),
+        }
+        self._require_writer()
+        known = sa.select(CHECKPOINT.c.note).where(CHECKPOINT.c.tree_size == signed.size, CHECKPOINT.c.key_id == key_id)
+        with self._lock, self._database.transaction(write=True) as connection:
+            if not connection.execute(known).all():
+                connection.execute(sa.insert(CHECKPOINT), row)
+
+    def _require_writer(self) -> _Writer:
+        if self._writer is not None:
+            return self._writer
+        if self._newer_schema is not None:
+            raise InputError(
+                f"the ledger has schema {self._newer_schema} and this release writes {schema.SCHEMA_VERSION}: "
+                "it is open for reading only",
+                where=str(self.home.ledger_db),
+                next_step="use the release that wrote it, or a newer one",
+            )
+        raise InputError("the ledger is open for reading only", where=str(self.home.ledger_db))
+
+    def _require_continuation(self) -> None:
+        """Refuse a history that is shorter than, or different from, what is known of it; then remember it."""
+        where = str(self.home.ledger_db)
+        mark = seen.read_mark(self.origin, self._environ)
+        size = self.size()
+        for known, what in ((mark.size if mark else 0, "this machine saw"), (self._signed_size(), "were signed")):
+            if size < known:
+                raise EvidenceError(
+                    f"the ledger's tail was cut: it has {size} entries, and {known} {what} before",
+                    where=where,
+                    next_step="restore the newest copy; soakledger ledger verify names what is missing",
+                )
+        if mark is not None and self.root_at(mark.size) != mark.root:
+            raise EvidenceError(
+                f"the ledger's first {mark.size} entries are not those that this machine saw before",
+                where=where,
+                next_step="soakledger ledger verify names every fault",
+            )
+        with contextlib.suppress(SoakledgerError):
+            seen.advance(seen.Mark(self.origin, size, self.root_at(size)), self._environ, create=not self.read_only)
+
+    def _signed_size(self) -> int:
+        """The largest tree that a checkpoint, row or file, speaks of."""
+        ((row,),) = self._fetch(sa.select(sa.func.max(CHECKPOINT.c.tree_size)))
+        return max([int(row or 0), *checkpoint_files(self.home.checkpoints)])
+
+    def _remember(self, head: Head) -> None:
+        try:
+            seen.advance(seen.Mark(self.origin, head.size, head.root), self._environ, create=True)
+        except SoakledgerError as error:
+            # The entry is durable: to raise now would say that it is not. An older mark only sees less.
+            _LOG.warning("the last-seen mark did not move: %s", error)
+
+
+def stored_version(path: Path) -> int:
+    """The schema version of a ledger file. Raises HomeError (none here) or EvidenceError (empty, not a ledger)."""
+    if not path.exists():
+        raise HomeError(
+            "there is no ledger here", where=str(path), next_step="name its home with --home, or create one"
+        )
+    if path.stat().st_size == 0:
+        raise EvidenceError("the ledger file is empty", where=str(path), next_step="restore it from a copy")
+    database = Database(path, "read")
+    try:
+        with database.transaction() as connection:
+            (application,) = connection.exec_driver_sql("PRAGMA application_id").one()
+            (version,) = connection.exec_driver_sql("PRAGMA user_version").one()
+    finally:
+        database.close()
+    if application != schema.APPLICATION_ID or version < 1:
+        raise EvidenceError("this file is not a soakledger ledger", where=str(path))
+    return int(version)
+
+
+def checkpoint_files(folder: Path) -> Iterator[int]:
+    """The tree sizes that the names in a folder of checkpoints speak of."""
+    if folder.is_dir():
+        for path in folder.glob("*.checkpoint"):
+            if path.stem.isdecimal():
+                yield int(path.stem)
+
+
+def _leaf(draft: Draft, edge: _Edge, origin: str, writer: _Writer) -> dict[str, JsonValue]:
+    if draft.kind in DOCUMENT_KINDS and draft.ref is not None:
+        expected = Ref.of(draft.ref.path, canonical.file_bytes(draft.data))
+        if expected != draft.ref:
+            raise InputError(
+                f"the ref says {draft.ref.size} bytes {draft.ref.sha256} but the document has {expected.size} bytes "
+                f"{expected.sha256}",
+                where=draft.ref.path,
+            )
+    return {
+        "v": LEAF_VERSION,
+        "origin": origin,
+        "seq": edge.frontier.size,
+        "prev": edge.last_leaf,
+        "kind": draft.kind,
+        "subject": draft.subject,
+        "recorded_at": writer.clock.recorded_at(),
+        "host": writer.clock.host,
+        "boot_id": writer.clock.boot_id,
+        "tool": dict(writer.tool),
+        "ref": draft.ref.document() if draft.ref else None,
+        "data": draft.data,
+    }
+
+
+def _edge_now(reader: LedgerReader, connection: sa.Connection, known: _Edge | None) -> _Edge:
+    """The end of the ledger under the write lock. What this process knows of it must still stand there."""
+    size = reader.size()
+    if size == 0:
+        return _Edge(merkle.Frontier(), NO_PREV)
+
+    def leaf_at(seq: int) -> str:
+        rows = connection.execute(sa.select(ENTRY.c.leaf_hash).where(ENTRY.c.seq == seq)).all()
+        return str(rows[0][0]) if rows else ""
+
+    if known is not None and leaf_at(known.frontier.size - 1) != known.last_leaf:
+        raise EvidenceError(f"entry {known.frontier.size - 1} is not the one that this process wrote or read before")
+    if known is not None and known.frontier.size == size:
+        return known.copy()
+    return _Edge(reader.frontier(size), leaf_at(size - 1))
+
+
+def _make_file(path: Path) -> None:
+    with translated(path), contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("PRAGMA encoding = 'UTF-8'")
+        connection.execute("PRAGMA journal_mode = DELETE")
+        connection.execute("PRAGMA synchronous = EXTRA")
+        connection.execute("BEGIN EXCLUSIVE")
+        schema.create(connection)
+        connection.execute("COMMIT")
+
+
+def _write_genesis(home: EvidenceHome, path: Path, writer: _Writer, key: VerifyKey, environ: Mapping[str, str]) -> None:
+    database = Database(path, "append")
+    try:
+        ledger = Ledger(home, database, writer=writer, environ=environ)
+        data = {
+            "origin": key.name,
+            "public_key": key.text,
+            "key_id": key.key_id.hex(),
+            "schema": schema.SCHEMA_VERSION,
+        }
+        ledger.append("genesis", "", data)
+    finally:
+        database.close()
+
+
+def _publish(temporary: Path, final: Path) -> None:
+    try:
+        os.link(temporary, final)
+        sync_folder(final.parent)
+    except FileExistsError:
+        raise HomeError("there is a ledger here already", where=str(final)) from None
+    except OSError as error:
+        raise HomeError(f"the ledger cannot be made: {error.strerror}", where=str(final)) from None
+
+
+def _write_checkpoint_file(path: Path, data: bytes) -> None:
+    try:
+        write_exclusive(path, data)
+    except EvidenceError:
+        # A checkpoint of this head was written before, by us or by another process: Ed25519 gives equal bytes.
+        if path.is_symlink() or path.read_bytes() != data:
+            raise

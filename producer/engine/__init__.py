@@ -1,0 +1,1 @@
+"""The engine inside the producer: vLLM driven in-process, its KV captured, its progress watched."""

@@ -1,0 +1,130 @@
+"""PING while the engine prefills, in a thread of its own, so that the receiver keeps the slot.
+
+The thread alone reads and writes the socket until ``stop`` has joined it. C code that holds the GIL delays a PING
+by as long as it holds it; the receiver's silence limit (30 s), not the 5 s interval, is what counts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import threading
+import time
+from collections.abc import Callable
+
+from producer.handoff import frames
+from producer.handoff.enrollment import SenderTimes
+from producer.handoff.errors import LinkError, RefusedError, WireError
+from producer.handoff.frames import FrameType
+from producer.handoff.stream import Deadline, FrameStream
+
+_NS = 1_000_000_000
+_FRAME_S = 5.0
+"""A PING leaves, and a frame that has begun arrives, within this time."""
+
+
+class Keepalive:
+    """Keeps a slot from construction to ``stop``."""
+
+    def __init__(self, stream: FrameStream, times: SenderTimes, deadline: Deadline) -> None:
+        self._stream = stream
+        self._deadline = deadline
+        self._ping_ns = int(times.ping_s * _NS)
+        self._silence_ns = int(times.silence_s * _NS)
+        self._lost: WireError | None = None
+        self._wake, self._woken = socket.socketpair()
+        self._stopped = False
+        self._thread = threading.Thread(target=self._run, name="keepalive", daemon=True)
+        self._thread.start()
+
+    def check(self) -> None:
+        """Raises what ended the slot, if anything did."""
+        if self._lost is not None:
+            raise self._lost
+
+    def stop(self) -> None:
+        """Join the thread, hear what still lies on the socket, and raise what ended the slot, if anything did."""
+        if not self._stopped:
+            self._stopped = True
+            self._wake.send(b"\x00")
+            self._thread.join()
+            self._wake.close()
+            self._woken.close()
+            if self._lost is None:
+                self._guarded(self._hear_waiting)
+        self.check()
+
+    def _run(self) -> None:
+        self._guarded(self._keep)
+
+    def _guarded(self, step: Callable[[], None]) -> None:
+        try:
+            step()
+        except WireError as error:
+            self._lost = error
+
+    def _keep(self) -> None:
+        heard = time.monotonic_ns()
+        next_ping = heard + self._ping_ns
+        while self._wait(next_ping):
+            # Listen first: after the GIL was held for long, the answer may lie there already.
+            if self._stream.has_input():
+                self._hear_waiting()
+                heard = time.monotonic_ns()
+            now = time.monotonic_ns()
+            if now - heard > self._silence_ns:
+                raise LinkError("peer_silent", "the receiver answers no PING")
+            if now >= next_ping:
+                self._stream.write([frames.build(FrameType.PING, {}).wire], self._limit())
+                next_ping = now + self._ping_ns
+
+    def _wait(self, until_ns: int) -> bool:
+        """Until the socket has input or ``until_ns``; False when the thread is to end."""
+        poll = select.poll()
+        poll.register(self._woken, select.POLLIN)
+        poll.register(self._stream.sock, select.POLLIN)
+        left_ns = max(0, min(until_ns - time.monotonic_ns(), int(self._deadline.seconds() * _NS)))
+        ready = {descriptor for descriptor, _ in poll.poll(left_ns / 1e6)}
+        return self._woken.fileno() not in ready
+
+    def _hear_waiting(self) -> None:
+        while self._stream.has_input():
+            hear(self._stream, self._limit())
+
+    def _limit(self) -> Deadline:
+        return Deadline.after(_FRAME_S).earlier(self._deadline)
+
+
+def hear(stream: FrameStream, limit: Deadline) -> None:
+    """Take a PONG off the stream; raise what a NACK says, or that the receiver is gone."""
+    frame = stream.read_frame(limit, {FrameType.PONG, FrameType.NACK})
+    if frame.type is FrameType.NACK:
+        raise refused(frame)
+
+
+def refused(frame: frames.Frame) -> RefusedError:
+    """The error that a NACK frame stands for."""
+    digests = frame.header.get("digests")
+    return RefusedError(
+        frame.header["code"], frame.header["reason"], digests=None if digests is None else tuple(digests)
+    )
+
+
+def last_word(stream: FrameStream) -> RefusedError | None:
+    """The NACK that a receiver sent before the connection broke, if it did."""
+    with contextlib.suppress(WireError):
+        limit = Deadline.after(1.0)
+        while True:
+            hear_error = _heard(stream, limit)
+            if hear_error is not None:
+                return hear_error
+    return None
+
+
+def _heard(stream: FrameStream, limit: Deadline) -> RefusedError | None:
+    try:
+        hear(stream, limit)
+    except RefusedError as error:
+        return error
+    return None

@@ -1,0 +1,139 @@
+"""The receiver process: listens, serves one producer at a time, and answers questions on its local socket.
+
+Each connection has a thread. Strangers are bounded in number and time: when too many have not yet opened a
+session, the oldest of them is closed for the newest, so that a flood cannot keep the enrolled producer out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO
+
+from producer.handoff.admission import AdmissionStore
+from producer.handoff.enrollment import MAX_CONNECTIONS, ReceiverConfig
+from producer.handoff.errors import WireError
+from producer.handoff.inspection import InspectionServer
+from producer.handoff.serving import ReceiverSession, Slot
+from producer.handoff.stream import FrameStream
+from receipts.errors import BusyError, LaneError
+
+ACCEPT_POLL_S = 0.2
+
+
+def serve(config: ReceiverConfig, *, ready: Callable[[str, int], None], stop: threading.Event) -> None:
+    """Serve until ``stop`` is set. ``ready(address, port)`` is called once connections are taken.
+
+    Raises BusyError when another receiver holds ``work_dir``, LaneError when the address cannot be bound.
+    """
+    config.work_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with _work_dir_held(config.work_dir), _listening(config) as listener:
+        store = AdmissionStore(
+            config.work_dir,
+            config.memory_limit_bytes,
+            config.clock,
+            {"lane": config.lane, "receiver": config.name},
+        )
+        slot = Slot()
+        connections = Connections(config, store, slot)
+        with InspectionServer(config, store, slot):
+            ready(*listener.getsockname()[:2])
+            try:
+                _accept(listener, connections, stop)
+            finally:
+                connections.close()
+
+
+class Connections:
+    """The connections that are being served."""
+
+    def __init__(self, config: ReceiverConfig, store: AdmissionStore, slot: Slot) -> None:
+        self._config = config
+        self._store = store
+        self._slot = slot
+        self._lock = threading.Lock()
+        self._open: dict[threading.Thread, tuple[ReceiverSession, FrameStream]] = {}
+
+    def take(self, sock: socket.socket) -> None:
+        """Serve a new connection in a thread of its own."""
+        try:
+            stream = FrameStream(sock, interface=self._config.interface, congestion=self._config.congestion)
+        except (OSError, WireError):  # gone before it was served
+            sock.close()
+            return
+        session = ReceiverSession(self._config, self._store, self._slot, stream)
+        thread = threading.Thread(target=self._run, args=(session,), name="handoff", daemon=True)
+        with self._lock:
+            self._make_room()
+            self._open[thread] = (session, stream)
+        thread.start()
+
+    def close(self) -> None:
+        """End every session and wait for its thread."""
+        with self._lock:
+            remaining = dict(self._open)
+        for _, stream in remaining.values():
+            stream.cut()
+        for thread in remaining:
+            thread.join(timeout=10)
+
+    def _make_room(self) -> None:
+        strangers = [stream for session, stream in self._open.values() if not session.authenticated]
+        if len(strangers) >= MAX_CONNECTIONS:
+            strangers[0].cut()
+
+    def _run(self, session: ReceiverSession) -> None:
+        try:
+            session.run()
+        finally:
+            with self._lock:
+                self._open.pop(threading.current_thread(), None)
+
+
+def _accept(listener: socket.socket, connections: Connections, stop: threading.Event) -> None:
+    listener.settimeout(ACCEPT_POLL_S)
+    while not stop.is_set():
+        try:
+            sock, _ = listener.accept()
+        except TimeoutError:
+            continue
+        except OSError:  # the peer was gone before accept, or descriptors ran out for a moment
+            stop.wait(ACCEPT_POLL_S)
+            continue
+        connections.take(sock)
+
+
+@contextlib.contextmanager
+def _listening(config: ReceiverConfig) -> Iterator[socket.socket]:
+    family = socket.AF_INET6 if ":" in config.address else socket.AF_INET
+    try:
+        listener = socket.create_server((config.address, config.port), family=family, backlog=64)
+    except OSError as error:
+        raise LaneError(
+            f"the receiver cannot listen: {error.strerror or error}",
+            where=f"{config.address}:{config.port}",
+            next_step="free the port, or name another handoff port in lane.toml",
+        ) from None
+    with listener:
+        yield listener
+
+
+@contextlib.contextmanager
+def _work_dir_held(work_dir: Path) -> Iterator[IO[bytes]]:
+    """One receiver a work folder: its records and its socket have one writer."""
+    path = work_dir / "receiver.lock"
+    with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+b") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise BusyError(
+                "another receiver serves from this folder",
+                where=str(work_dir),
+                next_step="stop it, or give this lane its own work_dir",
+            ) from None
+        yield file

@@ -1,0 +1,1 @@
+"""The only home of what is particular to one operating system."""

@@ -1,0 +1,1 @@
+"""The link between two hosts: its route, its fabric, its measured ceiling."""

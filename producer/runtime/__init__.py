@@ -1,0 +1,1 @@
+"""How the producer's process is started, watched and ended."""

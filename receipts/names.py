@@ -1,0 +1,113 @@
+"""What a name may look like: identifiers, cases, digests, and the one rule of free text (DESIGN section 5).
+
+Identifiers are validated at the door. Free text may hold any Unicode that UTF-8 can carry; whoever shows it
+escapes it, and ``one_line`` is how a message does that.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Callable
+from typing import Annotated, Final
+
+from pydantic import AfterValidator, Strict, WithJsonSchema
+
+IDENTIFIER_PATTERN: Final = r"[a-z0-9][a-z0-9._-]{0,63}"
+CASE_PATTERN: Final = r"[a-z0-9][a-z0-9._=-]{0,63}"
+SHA256_PATTERN: Final = r"sha256:[0-9a-f]{64}"
+BLAKE3_PATTERN: Final = r"blake3:[0-9a-f]{64}"
+
+MAX_FREE_TEXT_CHARACTERS: Final = 16_384
+"""Longest free text of one field: a leaf must stay under 48 KiB (DESIGN section 6)."""
+
+
+def is_identifier(text: str) -> bool:
+    """Whether ``text`` may name a lane, host, campaign, family, stage or criterion."""
+    return re.fullmatch(IDENTIFIER_PATTERN, text) is not None
+
+
+def is_case(text: str) -> bool:
+    """Whether ``text`` may name a case of a stage, such as ``n=8`` or ``control``."""
+    return re.fullmatch(CASE_PATTERN, text) is not None
+
+
+def _matching(pattern: str, rule: str) -> Callable[[str], str]:
+    compiled = re.compile(pattern)
+
+    def check(text: str) -> str:
+        if compiled.fullmatch(text) is None:
+            raise ValueError(f"{quoted(text)} is not {rule}")
+        return text
+
+    return check
+
+
+def _free_text(text: str) -> str:
+    if len(text) > MAX_FREE_TEXT_CHARACTERS:
+        raise ValueError(f"{len(text)} characters; at most {MAX_FREE_TEXT_CHARACTERS} are kept")
+    if any(0xD800 <= ord(character) <= 0xDFFF for character in text):
+        raise ValueError("holds a lone surrogate, which UTF-8 cannot carry")
+    return text
+
+
+def _said(text: str) -> str:
+    if not text.strip():
+        raise ValueError("is empty")
+    return text
+
+
+_IDENTIFIER_RULE: Final = "an identifier: a-z 0-9 . _ - only, at most 64, first a letter or digit"
+_CASE_RULE: Final = "a case: a-z 0-9 . _ = - only, at most 64, first a letter or digit"
+
+Identifier = Annotated[
+    str,
+    Strict(),
+    AfterValidator(_matching(IDENTIFIER_PATTERN, _IDENTIFIER_RULE)),
+    WithJsonSchema({"type": "string", "pattern": f"^{IDENTIFIER_PATTERN}$"}),
+]
+CaseName = Annotated[
+    str,
+    Strict(),
+    AfterValidator(_matching(CASE_PATTERN, _CASE_RULE)),
+    WithJsonSchema({"type": "string", "pattern": f"^{CASE_PATTERN}$"}),
+]
+Sha256 = Annotated[
+    str,
+    Strict(),
+    AfterValidator(_matching(SHA256_PATTERN, "a digest sha256:<64 lower-case hex>")),
+    WithJsonSchema({"type": "string", "pattern": f"^{SHA256_PATTERN}$"}),
+]
+Blake3 = Annotated[
+    str,
+    Strict(),
+    AfterValidator(_matching(BLAKE3_PATTERN, "a digest blake3:<64 lower-case hex>")),
+    WithJsonSchema({"type": "string", "pattern": f"^{BLAKE3_PATTERN}$"}),
+]
+FreeText = Annotated[str, Strict(), AfterValidator(_free_text)]
+"""Any Unicode without lone surrogates, at most MAX_FREE_TEXT_CHARACTERS."""
+Statement = Annotated[str, Strict(), AfterValidator(_free_text), AfterValidator(_said)]
+"""Free text that says something: not empty and not only white space."""
+
+_UNSAFE_CATEGORIES: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
+
+
+def one_line(text: str, limit: int = 80) -> str:
+    """``text`` on one line of a terminal: controls, line separators, bidi marks and surrogates as escapes.
+
+    Longer than ``limit`` characters is cut and ends in ``…``.
+    """
+    shown = "".join(_visible(character) for character in text[: limit + 1])
+    return shown if len(shown) <= limit else shown[: limit - 1] + "…"
+
+
+def quoted(text: str, limit: int = 80) -> str:
+    """``one_line`` between single quotes."""
+    return f"'{one_line(text, limit)}'"
+
+
+def _visible(character: str) -> str:
+    if unicodedata.category(character) not in _UNSAFE_CATEGORIES:
+        return character
+    code = ord(character)
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
