@@ -111,13 +111,13 @@ class EntryPass:
                 expected=self._last_leaf,
                 found=entry.prev_hash,
             )
-        self._check_hash(entry)
+        intact = self._check_hash(entry)
         self._grow(entry)
-        self._check_body(entry)
+        self._check_body(entry, intact)
         self._expected_seq = entry.seq + 1
         self._last_leaf = entry.leaf_hash
 
-    def _check_hash(self, entry: Entry) -> None:
+    def _check_hash(self, entry: Entry) -> bool:
         found = merkle.leaf_hash(entry.body).hex()
         if found != entry.leaf_hash:
             self._findings.fault(
@@ -127,6 +127,7 @@ class EntryPass:
                 expected=entry.leaf_hash,
                 found=found,
             )
+        return found == entry.leaf_hash
 
     def _grow(self, entry: Entry) -> None:
         if self._frontier is None:
@@ -139,13 +140,14 @@ class EntryPass:
         if self._frontier is not None and self._frontier.size in self._wanted:
             self.seen.roots[self._frontier.size] = "sha256:" + self._frontier.root().hex()
 
-    def _check_body(self, entry: Entry) -> None:
+    def _check_body(self, entry: Entry, intact: bool) -> None:
         where = f"entry {entry.seq}"
         try:
             leaf = parse_leaf(entry.body, entry.seq)
             ref = Ref.read(leaf["ref"])
         except EvidenceError as error:
             self._findings.fault(where, error.what, entry=entry.seq)
+            self._projected.give_up()
             return
         if leaf["v"] != LEAF_VERSION:
             self._findings.fault(where, "the leaf has a version that this release does not know", entry=entry.seq)
@@ -166,21 +168,25 @@ class EntryPass:
                 expected=leaf[name],
                 found=columns[name],
             )
-        if columns == {name: leaf[name] for name in columns}:
-            self._note_content(entry, ref)
-
-    def _note_content(self, entry: Entry, ref: Ref | None) -> None:
-        entry.__dict__["leaf"] = leaf = parse_leaf(entry.body, entry.seq)
-        if ref is not None:
-            self.seen.files.append(NamedFile(entry.seq, ref))
-            if entry.kind in DOCUMENT_KINDS:
-                self._check_document(entry, ref)
-        for _, digest in blobs_named(leaf["data"]):
-            self.seen.blobs.setdefault(digest, entry.seq)
+        # A changed entry still says which files exist; what else it says is no measure for anything.
+        self._note_files(entry, leaf["data"], ref)
+        if not intact or any(leaf[name] != columns[name] for name in columns):
+            self._projected.give_up()
+            return
+        entry.__dict__["leaf"] = leaf  # parsed and compared above; the property would do both again
+        if ref is not None and entry.kind in DOCUMENT_KINDS:
+            self._check_document(entry, ref)
         try:
             self._projected.add(entry)
         except InputError as error:
-            self._findings.fault(f"entry {entry.seq}", error.what, entry=entry.seq)
+            self._findings.fault(where, error.what, entry=entry.seq)
+
+    def _note_files(self, entry: Entry, data: Any, ref: Ref | None) -> None:
+        if ref is not None:
+            self.seen.files.append(NamedFile(entry.seq, ref))
+        if b"_blob" in entry.body:
+            for _, digest in blobs_named(data):
+                self.seen.blobs.setdefault(digest, entry.seq)
 
     def _check_document(self, entry: Entry, ref: Ref) -> None:
         expected = Ref.of(ref.path, canonical.file_bytes(entry.leaf["data"]))
@@ -258,6 +264,7 @@ class _Projected:
 
     def __init__(self) -> None:
         self._columns: dict[str, tuple[str, ...]] = {}
+        self._complete = True
         self._sums = {table: (0, 0) for table in PROJECTIONS if table != "measurement"}
 
     def add(self, entry: Entry) -> None:
@@ -266,7 +273,14 @@ class _Projected:
             count, total = self._sums[row.table]
             self._sums[row.table] = (count + 1, total + hash(tuple(row.values.values())))
 
+    def give_up(self) -> None:
+        """An entry cannot be projected: the tables cannot be compared with a part of the entries."""
+        self._complete = False
+
     def compare(self, connection: sqlite3.Connection, findings: Findings, size: int) -> None:
+        if not self._complete:
+            findings.not_checked.append("the projections, because an entry that they come from was changed")
+            return
         for table, expected in self._sums.items():
             columns = self._columns.get(table)
             chosen = ", ".join(columns) if columns else "*"

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ledger.entry import Entry
+from ledger.home import EvidenceHome
 from receipts.errors import InputError
 
 Measure = Callable[[Mapping[str, Any]], "list[tuple[str, str]]"]
@@ -38,6 +39,16 @@ def rows_of(entry: Entry, measure: Measure | None = None) -> list[ProjectedRow]:
             for metric, value in measure(entry.data)
         ]
     return rows + list(_artefacts(entry))
+
+
+def reproject(home: EvidenceHome, *, measure: Measure | None = None) -> int:
+    """Rebuild the node table and every projection from the entries alone, in one transaction.
+
+    Returns the number of entries read. Raises EvidenceError when an entry or the chain does not verify.
+    """
+    from ledger.rebuild import rebuild  # imported late: this module is pure and imports no database
+
+    return rebuild(home, measure)
 
 
 def blobs_named(data: Any) -> Iterator[tuple[str, str]]:
@@ -248,7 +259,9 @@ def _artefacts(entry: Entry) -> Iterator[ProjectedRow]:
             "artefact",
             {"seq": entry.seq, "role": entry.kind, "path": ref.path, "sha256": ref.sha256, "size": ref.size},
         )
-    for role, digest in sorted(set(blobs_named(entry.data))):
+    # Most entries name no blob, and in canonical bytes the name of such a member stands as it is.
+    named = set(blobs_named(entry.data)) if b"_blob" in entry.body else set()
+    for role, digest in sorted(named):
         hexadecimal = digest.removeprefix("sha256:")
         path = f"blobs/{hexadecimal[:2]}/{hexadecimal}"
         yield ProjectedRow("artefact", {"seq": entry.seq, "role": role, "path": path, "sha256": digest, "size": None})

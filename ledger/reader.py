@@ -24,7 +24,8 @@ class LedgerReader:
     """The read methods of a ledger. Every entry handed out was checked against its own hash."""
 
     def __init__(self, fetch: Fetch) -> None:
-        self._fetch = fetch
+        self.fetch = fetch
+        """Runs one statement that only reads; the transaction is over when its rows are there."""
         self._origin: str | None = None
 
     @property
@@ -36,7 +37,7 @@ class LedgerReader:
 
     def genesis(self) -> Entry:
         """Entry 0. Raises EvidenceError when the ledger is empty or begins with something else."""
-        rows = self._fetch(SELECT_ENTRY.where(ENTRY.c.seq == 0))
+        rows = self.fetch(SELECT_ENTRY.where(ENTRY.c.seq == 0))
         if not rows:
             raise EvidenceError("the ledger is empty: it has no genesis entry")
         first = _checked(rows[0])
@@ -46,7 +47,7 @@ class LedgerReader:
 
     def size(self) -> int:
         """Number of entries."""
-        ((last,),) = self._fetch(sa.select(sa.func.max(ENTRY.c.seq)))
+        ((last,),) = self.fetch(sa.select(sa.func.max(ENTRY.c.seq)))
         return 0 if last is None else int(last) + 1
 
     def head(self) -> Head:
@@ -65,10 +66,10 @@ class LedgerReader:
         known: dict[merkle.NodeKey, str] = {}
         if inner:
             query = sa.select(NODE.c.level, NODE.c.index, NODE.c.hash)
-            rows = self._fetch(query.where(sa.tuple_(NODE.c.level, NODE.c.index).in_(inner)))
+            rows = self.fetch(query.where(sa.tuple_(NODE.c.level, NODE.c.index).in_(inner)))
             known = {(row[0], row[1]): row[2] for row in rows}
         if size & 1:
-            rows = self._fetch(sa.select(ENTRY.c.leaf_hash).where(ENTRY.c.seq == size - 1))
+            rows = self.fetch(sa.select(ENTRY.c.leaf_hash).where(ENTRY.c.seq == size - 1))
             if rows:
                 known[0, size - 1] = rows[0][0]
         missing = [key for key in keys if key not in known]
@@ -102,7 +103,7 @@ class LedgerReader:
         if subject_prefix is not None:
             query = query.where(ENTRY.c.subject >= subject_prefix, ENTRY.c.subject < subject_prefix + _AFTER_ASCII)
         position = first
-        while page := self._fetch(query.where(ENTRY.c.seq >= position)):
+        while page := self.fetch(query.where(ENTRY.c.seq >= position)):
             yield from map(_checked, page)
             if len(page) < PAGE_ENTRIES:
                 return
@@ -110,7 +111,7 @@ class LedgerReader:
 
     def entry(self, seq: int) -> Entry:
         """One entry. Raises InputError when there is none of that number."""
-        rows = self._fetch(SELECT_ENTRY.where(ENTRY.c.seq == seq))
+        rows = self.fetch(SELECT_ENTRY.where(ENTRY.c.seq == seq))
         if not rows:
             raise InputError(f"there is no entry {seq}; the ledger has {self.size()}, counted from 0")
         return _checked(rows[0])
@@ -120,7 +121,7 @@ class LedgerReader:
         query = SELECT_ENTRY.where(ENTRY.c.kind == kind).order_by(ENTRY.c.seq.desc()).limit(1)
         if subject is not None:
             query = query.where(ENTRY.c.subject == subject)
-        rows = self._fetch(query)
+        rows = self.fetch(query)
         return _checked(rows[0]) if rows else None
 
 

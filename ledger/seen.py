@@ -74,7 +74,7 @@ def advance(mark: Mark, environ: Mapping[str, str], *, create: bool) -> None:
 
 def _parsed(data: bytes, origin: str, path: Path) -> Mark:
     try:
-        document = canonical.parse(data)
+        document = canonical.parse_canonical(data.removesuffix(b"\n"))
     except SoakledgerError as error:
         raise EvidenceError(f"the last-seen mark is damaged: {error.what}", where=str(path)) from None
     match document:

@@ -23,7 +23,7 @@ from ledger.keys import SigningKey, VerifyKey
 from ledger.note import Checkpoint
 from ledger.projections import Measure, rows_of
 from ledger.reader import LedgerReader
-from ledger.tables import CHECKPOINT, ENTRY, NODE, entry_values, insert_into
+from ledger.tables import CHECKPOINT, ENTRY, entry_values, insert
 from receipts import canonical
 from receipts.canonical import JsonValue
 from receipts.clock import HostClock
@@ -172,16 +172,25 @@ class Ledger(LedgerReader):
 
     def append(self, kind: str, subject: str, data: JsonValue, ref: Ref | None = None) -> Entry:
         """Add one entry, durably. Raises InputError (no ledger may hold it), HomeError, BusyError, EvidenceError."""
+        _require_own_ref(kind, data, ref)
         return self._append(lambda _: (Draft(kind, subject, data, ref),))[0]
 
     def append_many(self, drafts: Iterable[Draft | Sequence[Any]]) -> list[Entry]:
         """Add several entries in one transaction: all or none. Items are Draft or (kind, subject, data[, ref])."""
         listed = [Draft(*item) for item in drafts]
+        for draft in listed:
+            _require_own_ref(draft.kind, draft.data, draft.ref)
         return self._append(lambda _: listed)
 
     def append_built(self, kind: str, build: Callable[[LedgerReader], tuple[str, JsonValue, Ref | None]]) -> Entry:
         """Add one entry whose (subject, data, ref) ``build`` makes from what it reads under the write lock."""
-        return self._append(lambda reader: (Draft(kind, *build(reader)),))[0]
+
+        def make(reader: LedgerReader) -> tuple[Draft]:
+            draft = Draft(kind, *build(reader))
+            _require_own_ref(kind, draft.data, draft.ref)
+            return (draft,)
+
+        return self._append(make)[0]
 
     def record(self, kind: str, subject: str, path: str, document: JsonValue) -> Entry:
         """Keep a whole document: the file ``path`` (POSIX, relative to the home) first, then its entry.
@@ -192,7 +201,7 @@ class Ledger(LedgerReader):
         data = canonical.file_bytes(document)
         self._require_writer()
         write_exclusive(self.home.path / path, data)
-        return self.append(kind, subject, document, Ref.of(path, data))
+        return self._append(lambda _: (Draft(kind, subject, document, Ref.of(path, data)),))[0]
 
     # Signing
 
@@ -236,12 +245,12 @@ class Ledger(LedgerReader):
         # Genesis names its own origin: until it stands there is nothing to read one from.
         origin = draft.data["origin"] if edge.frontier.size == 0 else self.origin
         entry = build_entry(_leaf(draft, edge, origin, writer))
-        connection.execute(sa.insert(ENTRY), entry_values(entry))
+        insert(connection, "entry", entry_values(entry))
         for (level, index), node in edge.frontier.append(bytes.fromhex(entry.leaf_hash)):
-            connection.execute(sa.insert(NODE), {"level": level, "index": index, "hash": node.hex()})
+            insert(connection, "node", {"level": level, "index": index, "hash": node.hex()})
         edge.last_leaf = entry.leaf_hash
         for row in rows_of(entry, self._measure):
-            connection.execute(insert_into(row.table, tuple(row.values)), row.values)
+            insert(connection, row.table, row.values)
         return entry
 
     def _insert_checkpoint(self, signed: Checkpoint, key_id: str) -> None:
@@ -255,7 +264,7 @@ class Ledger(LedgerReader):
         known = sa.select(CHECKPOINT.c.note).where(CHECKPOINT.c.tree_size == signed.size, CHECKPOINT.c.key_id == key_id)
         with self._lock, self._database.transaction(write=True) as connection:
             if not connection.execute(known).all():
-                connection.execute(sa.insert(CHECKPOINT), row)
+                insert(connection, "checkpoint", row)
 
     def _require_writer(self) -> _Writer:
         if self._writer is not None:
@@ -292,7 +301,7 @@ class Ledger(LedgerReader):
 
     def _signed_size(self) -> int:
         """The largest tree that a checkpoint, row or file, speaks of."""
-        ((row,),) = self._fetch(sa.select(sa.func.max(CHECKPOINT.c.tree_size)))
+        ((row,),) = self.fetch(sa.select(sa.func.max(CHECKPOINT.c.tree_size)))
         return max([int(row or 0), *checkpoint_files(self.home.checkpoints)])
 
     def _remember(self, head: Head) -> None:
@@ -331,15 +340,19 @@ def checkpoint_files(folder: Path) -> Iterator[int]:
                 yield int(path.stem)
 
 
+def _require_own_ref(kind: str, data: JsonValue, ref: Ref | None) -> None:
+    """Refuse a document whose ref is not that of its own file."""
+    if kind not in DOCUMENT_KINDS or ref is None:
+        return
+    expected = Ref.of(ref.path, canonical.file_bytes(data))
+    if expected != ref:
+        raise InputError(
+            f"the ref says {ref.size} bytes {ref.sha256} but the document has {expected.size} bytes {expected.sha256}",
+            where=ref.path,
+        )
+
+
 def _leaf(draft: Draft, edge: _Edge, origin: str, writer: _Writer) -> dict[str, JsonValue]:
-    if draft.kind in DOCUMENT_KINDS and draft.ref is not None:
-        expected = Ref.of(draft.ref.path, canonical.file_bytes(draft.data))
-        if expected != draft.ref:
-            raise InputError(
-                f"the ref says {draft.ref.size} bytes {draft.ref.sha256} but the document has {expected.size} bytes "
-                f"{expected.sha256}",
-                where=draft.ref.path,
-            )
     return {
         "v": LEAF_VERSION,
         "origin": origin,
@@ -358,9 +371,12 @@ def _leaf(draft: Draft, edge: _Edge, origin: str, writer: _Writer) -> dict[str, 
 
 def _edge_now(reader: LedgerReader, connection: sa.Connection, known: _Edge | None) -> _Edge:
     """The end of the ledger under the write lock. What this process knows of it must still stand there."""
-    size = reader.size()
-    if size == 0:
+    last = connection.exec_driver_sql("SELECT seq, leaf_hash FROM entry ORDER BY seq DESC LIMIT 1").first()
+    if last is None and known is None:
         return _Edge(merkle.Frontier(), NO_PREV)
+    size, last_leaf = (0, "") if last is None else (last[0] + 1, str(last[1]))
+    if known is not None and (known.frontier.size, known.last_leaf) == (size, last_leaf):
+        return known.copy()
 
     def leaf_at(seq: int) -> str:
         rows = connection.execute(sa.select(ENTRY.c.leaf_hash).where(ENTRY.c.seq == seq)).all()
@@ -368,9 +384,7 @@ def _edge_now(reader: LedgerReader, connection: sa.Connection, known: _Edge | No
 
     if known is not None and leaf_at(known.frontier.size - 1) != known.last_leaf:
         raise EvidenceError(f"entry {known.frontier.size - 1} is not the one that this process wrote or read before")
-    if known is not None and known.frontier.size == size:
-        return known.copy()
-    return _Edge(reader.frontier(size), leaf_at(size - 1))
+    return _Edge(reader.frontier(size), last_leaf)
 
 
 def _make_file(path: Path) -> None:

@@ -72,9 +72,17 @@ def parse_canonical(data: bytes) -> JsonValue:
 
 
 def dumps(value: JsonValue) -> bytes:
-    """RFC 8785 bytes of ``value``, without a trailing newline. Raises CanonicalError."""
+    """RFC 8785 bytes of ``value``, without a trailing newline. Raises CanonicalError.
+
+    Plain ASCII without fractions is written by Python's own encoder, which gives the same bytes sooner: there
+    code-point order is UTF-16 order and the two escape alike.
+    """
+    checked = _checked(value, "$", 0)
+    text = _plain_text(checked)
+    if text.isascii() and not _MAYBE_FRACTION.search(text):
+        return text.encode()
     try:
-        return rfc8785.dumps(_checked(value, "$", 0))
+        return rfc8785.dumps(checked)
     except rfc8785.CanonicalizationError as error:  # pragma: no cover - _checked refuses first
         raise CanonicalError(str(error), where="$") from None
 
@@ -97,7 +105,13 @@ def blake3_digest(data: bytes) -> str:
 
 
 _UNDECIDED: Final = object()
-_LONG_NUMBER: Final = re.compile(rb"[:\[,]-?[0-9]{16}|^-?[0-9]{16}")
+# Both may also hit inside a text: then the long way is taken for nothing, and that is all.
+_LONG_NUMBER: Final = re.compile(rb'(?:":|[\[,])-?[0-9]{16}')
+_MAYBE_FRACTION: Final = re.compile(r'(?:^|":|[\[,])-?[0-9]+[.e]')
+
+
+def _plain_text(value: JsonValue) -> str:
+    return json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
 
 
 class _NotPlain(Exception):
@@ -110,11 +124,16 @@ def _not_plain(_literal: str) -> None:
 
 def _plainly_canonical(data: bytes) -> JsonValue:
     """The value of ``data`` if it is surely canonical, else _UNDECIDED (which includes: surely not)."""
-    if not data.isascii() or _LONG_NUMBER.search(data) or data.count(b"{") + data.count(b"[") > MAX_DEPTH:
+    if (
+        not data.isascii()
+        or data[:1] not in (b"{", b"[")
+        or _LONG_NUMBER.search(data)
+        or data.count(b"{") + data.count(b"[") > MAX_DEPTH
+    ):
         return _UNDECIDED
     try:
         value = json.loads(data, parse_float=_not_plain, parse_constant=_not_plain)
-        again = json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":")).encode()
+        again = _plain_text(value).encode()
     except (_NotPlain, ValueError):
         return _UNDECIDED
     return value if again == data else _UNDECIDED
@@ -161,7 +180,7 @@ def _checked_object(pairs: list[tuple[str, Any]], path: str, depth: int) -> dict
         if not isinstance(key, str):
             raise CanonicalError(f"key {key!r} is not a string", where=path)
         here = f"{path}.{key}"
-        normal = unicodedata.normalize("NFC", _checked_text(key, here))
+        normal = key if key.isascii() else unicodedata.normalize("NFC", _checked_text(key, here))
         if normal in seen:
             raise CanonicalError(f"duplicate key {_short(key)!r}", where=here)
         seen.add(normal)
@@ -170,6 +189,8 @@ def _checked_object(pairs: list[tuple[str, Any]], path: str, depth: int) -> dict
 
 
 def _checked_text(text: str, path: str) -> str:
+    if text.isascii():
+        return text
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:

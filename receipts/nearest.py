@@ -12,14 +12,16 @@ SAME_WORD: Final = 0.6
 
 def nearest(word: str, candidates: Iterable[str], likeness: float = SAME_WORD) -> str | None:
     """The candidate most like ``word``, or None where none reaches ``likeness`` (0–1); ties by order given."""
-    scored = [(_likeness(word.lower(), item.lower()), sorted(word) == sorted(item), item) for item in candidates]
-    best = max(scored, key=lambda score: score[:2], default=None)
-    return best[2] if best is not None and best[0] >= likeness else None
+    scored = [(_likeness(word.lower(), item.lower()), item) for item in candidates]
+    best = max(scored, key=lambda score: score[0], default=None)
+    return best[1] if best is not None and best[0] >= likeness else None
 
 
 def _likeness(a: str, b: str) -> float:
     if not a or not b or max(len(a), len(b)) > 200:
         return 0.0
+    if a != b and sorted(a) == sorted(b):
+        return 0.99  # the same letters in another order: => for >=
     edits = 1 - _edit_distance(a, b) / max(len(a), len(b))
     return max(edits, SequenceMatcher(None, a, b, autojunk=False).ratio())
 

@@ -1,7 +1,7 @@
 """Putting a payload together: every tensor's ranges ascending and contiguous, every byte exactly once, hashed once.
 
-The digest of a tensor is taken from the reserved buffer, after the bytes are there, while they are still in
-the cache: every half slice, on the bytes just received (FACTS section 6).
+The digest of a tensor is taken from the reserved buffer, after the bytes are there: every half slice, on the
+bytes just received, by a hash thread while the next ones come in (FACTS section 6).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from producer.handoff.errors import SessionError
+from producer.handoff.hashing import HashThread
 from producer.handoff.manifest import KVGeometry, TensorDescription, expected_tensors, total_bytes
 
 if TYPE_CHECKING:
@@ -57,8 +58,10 @@ class _Progress:
 class Assembly:
     """The tensors of one handoff inside the reserved buffer, in BEGIN's order, without gaps between them."""
 
-    def __init__(self, descriptions: Sequence[TensorDescription], buffer: memoryview) -> None:
+    def __init__(self, descriptions: Sequence[TensorDescription], buffer: memoryview, hashing: HashThread) -> None:
         from blake3 import blake3
+
+        self._hashing = hashing
 
         self.descriptions = tuple(descriptions)
         self._buffer = buffer
@@ -105,8 +108,11 @@ class Assembly:
                     "range_missing",
                     f"tensor {index} has {tensor.received} of {tensor.description.bytes} bytes",
                 )
+        self._hashing.finish()
         return ["blake3:" + tensor.hasher.hexdigest() for tensor in self._tensors]
 
     def _digest(self, tensor: _Progress) -> None:
-        tensor.hasher.update(self._buffer[tensor.offset + tensor.hashed : tensor.offset + tensor.received])
+        self._hashing.update(
+            tensor.hasher, self._buffer[tensor.offset + tensor.hashed : tensor.offset + tensor.received]
+        )
         tensor.hashed = tensor.received

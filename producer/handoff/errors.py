@@ -47,7 +47,6 @@ CODES: Final[Mapping[str, str]] = {
     "long_body": "a LAYER's body is longer than its count of tokens",
     "bytes_differ": "END's mac does not verify with the root the receiver computed",
     "record_failed": "the admission record could not be made durable",
-    "closing": "the receiver is shutting down",
     # what only one end sees
     "root_differs": "ACK names another root than the producer's",
     "bad_signature": "ACK's signature does not verify",

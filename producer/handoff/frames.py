@@ -6,6 +6,7 @@ byte-equal to its own RFC 8785 form, with exactly the fields of its type (docs/f
 
 from __future__ import annotations
 
+import json
 import re
 import struct
 from collections.abc import Callable, Mapping
@@ -113,24 +114,32 @@ def parse_frame(prefix: Prefix, header_bytes: bytes) -> Frame:
         raise FrameError("bad_header", f"{prefix.type.name} header: {error.what}", where=error.where) from None
     if not isinstance(header, dict):
         raise FrameError("bad_header", f"{prefix.type.name} header is not an object")
-    if canonical.dumps(header) != header_bytes:
-        raise FrameError("not_canonical", f"{prefix.type.name} header is not in RFC 8785 form")
     check_header(prefix.type, header)
+    if _canonical(header) != header_bytes:
+        raise FrameError("not_canonical", f"{prefix.type.name} header is not in RFC 8785 form")
     return Frame(prefix, header, header_bytes)
 
 
 def build(kind: FrameType, header: Mapping[str, Any], body_len: int = 0) -> Frame:
     """A frame to send. Raises FrameError when the header or a size is not what the type allows."""
-    header_bytes = canonical.dumps(dict(header))
-    raw = PREFIX.pack(MAGIC, VERSION, kind, len(header_bytes), body_len)
-    prefix = parse_prefix(raw)
     check_header(kind, header)
+    header_bytes = _canonical(header)
+    prefix = parse_prefix(PREFIX.pack(MAGIC, VERSION, kind, len(header_bytes), body_len))
     return Frame(prefix, dict(header), header_bytes)
 
 
 def check_header(kind: FrameType, header: Mapping[str, Any]) -> None:
     """Exactly the fields of ``kind``, each of its form. Raises FrameError unknown_field, missing_field, bad_field."""
     _check_fields(kind.name, _FIELDS[kind], _OPTIONAL.get(kind, {}), header)
+
+
+def _canonical(header: Mapping[str, Any]) -> bytes:
+    """RFC 8785 bytes of a header that ``check_header`` passed: ASCII names, texts and integers only.
+
+    For those the standard library writes the same bytes as canonical.dumps (a test holds them together), twenty
+    times faster; it is inside the timed window of every handoff.
+    """
+    return json.dumps(header, ensure_ascii=False, sort_keys=True, separators=(",", ":")).encode("utf-8")
 
 
 Check = Callable[[Any], bool]

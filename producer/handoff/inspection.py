@@ -29,6 +29,8 @@ MAX_SOCKET_PATH: Final = 103
 MAX_REQUEST_BYTES: Final = 4096
 MAX_ANSWER_BYTES: Final = 16 * 1024 * 1024
 LOCAL_TIMEOUT_S: Final = 10.0
+LOCAL_BYTES_PER_S: Final = 100_000_000
+"""Slowest reader of a payload that is waited for."""
 
 
 @dataclass(frozen=True)
@@ -112,12 +114,13 @@ class InspectionServer:
 
     def _show(self, connection: socket.socket, handoff_id: str, with_bytes: bool) -> None:
         admission = self._store.find(handoff_id)
-        if admission is None:
+        view = admission.reserve.reader() if admission is not None else None
+        if admission is None or view is None:
             _send_line(connection, {"error": self._absent(handoff_id)})
             return
-        view = memoryview(admission.reserve.view) if with_bytes else None
-        _send_line(connection, _shown_document(admission, len(admission.reserve) if with_bytes else 0))
-        if view is not None:
+        _send_line(connection, _shown_document(admission, len(view) if with_bytes else 0))
+        if with_bytes:
+            connection.settimeout(LOCAL_TIMEOUT_S + len(view) / LOCAL_BYTES_PER_S)
             connection.sendall(view)
 
     def _absent(self, handoff_id: str) -> dict[str, str]:

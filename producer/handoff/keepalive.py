@@ -38,6 +38,10 @@ class Keepalive:
         self._thread = threading.Thread(target=self._run, name="keepalive", daemon=True)
         self._thread.start()
 
+    @property
+    def alive(self) -> bool:
+        return self._lost is None
+
     def check(self) -> None:
         """Raises what ended the slot, if anything did."""
         if self._lost is not None:

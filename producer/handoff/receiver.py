@@ -19,9 +19,10 @@ from producer.handoff.admission import AdmissionStore
 from producer.handoff.enrollment import MAX_CONNECTIONS, ReceiverConfig
 from producer.handoff.errors import WireError
 from producer.handoff.inspection import InspectionServer
+from producer.handoff.manifest import expected_tensors
 from producer.handoff.serving import ReceiverSession, Slot
 from producer.handoff.stream import FrameStream
-from receipts.errors import BusyError, LaneError
+from receipts.errors import BusyError, InputError, LaneError
 
 ACCEPT_POLL_S = 0.2
 
@@ -29,8 +30,10 @@ ACCEPT_POLL_S = 0.2
 def serve(config: ReceiverConfig, *, ready: Callable[[str, int], None], stop: threading.Event) -> None:
     """Serve until ``stop`` is set. ``ready(address, port)`` is called once connections are taken.
 
-    Raises BusyError when another receiver holds ``work_dir``, LaneError when the address cannot be bound.
+    Raises InputError on a geometry without a known layout, BusyError when another receiver holds ``work_dir``,
+    LaneError when the address cannot be bound.
     """
+    _require_known_layout(config)
     config.work_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     with _work_dir_held(config.work_dir), _listening(config) as listener:
         store = AdmissionStore(
@@ -67,7 +70,7 @@ class Connections:
             sock.close()
             return
         session = ReceiverSession(self._config, self._store, self._slot, stream)
-        thread = threading.Thread(target=self._run, args=(session,), name="handoff", daemon=True)
+        thread = threading.Thread(target=self._run, args=(session, stream), name="handoff", daemon=True)
         with self._lock:
             self._make_room()
             self._open[thread] = (session, stream)
@@ -87,12 +90,20 @@ class Connections:
         if len(strangers) >= MAX_CONNECTIONS:
             strangers[0].cut()
 
-    def _run(self, session: ReceiverSession) -> None:
+    def _run(self, session: ReceiverSession, stream: FrameStream) -> None:
         try:
             session.run()
         finally:
+            stream.close()
             with self._lock:
                 self._open.pop(threading.current_thread(), None)
+
+
+def _require_known_layout(config: ReceiverConfig) -> None:
+    try:
+        expected_tensors(config.geometry, 1)
+    except ValueError as error:
+        raise InputError(f"the enrolled geometry cannot be received: {error}") from None
 
 
 def _accept(listener: socket.socket, connections: Connections, stop: threading.Event) -> None:

@@ -37,6 +37,13 @@ class Reserve:
     def __len__(self) -> int:
         return len(self._map)
 
+    def reader(self) -> memoryview | None:
+        """A view that outlives ``release``, or None when the memory was given back meanwhile."""
+        try:
+            return memoryview(self._map)
+        except ValueError:
+            return None
+
     def release(self) -> None:
         """Give the memory back. Views that a reader still holds keep it until they are gone."""
         self.view.release()

@@ -176,6 +176,11 @@ class OpenedHandoff:
     def socket(self) -> SocketInfo:
         return self._stream.info
 
+    @property
+    def alive(self) -> bool:
+        """Whether nothing has ended the slot so far; ``check`` says what did."""
+        return not self._closed and self._keepalive.alive
+
     def check(self) -> None:
         """Raises what ended the slot since OPENED: RefusedError stale_slot, LinkError peer_gone, peer_silent …"""
         self._require_open()

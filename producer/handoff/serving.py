@@ -18,6 +18,7 @@ from producer.handoff.assembly import Assembly, check_begin
 from producer.handoff.enrollment import ReceiverConfig
 from producer.handoff.errors import AbortedError, LinkError, SessionError, WireError
 from producer.handoff.frames import Frame, FrameType
+from producer.handoff.hashing import HashThread
 from producer.handoff.reserve import Reserve
 from producer.handoff.session import SessionKeys, Transcript
 from producer.handoff.stream import SLICE_BYTES, Deadline, FrameStream, Silence
@@ -152,9 +153,10 @@ class ReceiverSession:
         if self._store.was_admitted(begin.header["handoff_id"]):
             raise SessionError("replayed", f"handoff {begin.header['handoff_id']} was admitted before")
         descriptions = check_begin(begin.header, self._config.geometry, opened.hello.header["bytes"])
-        assembly = Assembly(descriptions, reserve.view)
-        end, first_byte_ns = self._receive_layers(opened, assembly)
-        return self._verified(opened, begin, end, assembly, first_byte_ns)
+        with HashThread() as hashing:
+            assembly = Assembly(descriptions, reserve.view, hashing)
+            end, first_byte_ns = self._receive_layers(opened, assembly)
+            return self._verified(opened, begin, end, assembly, first_byte_ns)
 
     def _receive_layers(self, opened: _Opened, assembly: Assembly) -> tuple[Frame, int]:
         first_byte_ns = 0

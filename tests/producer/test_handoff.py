@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -23,9 +24,10 @@ from handoff_lane import (
     signing_key,
 )
 
-from producer.handoff import ack, inspection, sender
+from producer.handoff import ack, inspection, receiver, sender
+from producer.handoff.admission import write_exclusive
 from producer.handoff.enrollment import ReceiverAddress
-from producer.handoff.errors import RefusedError, WireError
+from producer.handoff.errors import WireError
 from producer.handoff.manifest import KVGeometry
 from producer.handoff.sender import Acknowledgement
 from receipts import canonical
@@ -46,9 +48,7 @@ def hand_off(
     side = producer_side(geometry)
     with sender.connect(side, address, data.bytes, clock=CLOCK, times=FAST) as opened:
         opened.check()
-        return opened.send(
-            name or handoff_id(), PROMPT, data.n_tokens, data.tensors, data.digests if given else None
-        )
+        return opened.send(name or handoff_id(), PROMPT, data.n_tokens, data.tensors, data.digests if given else None)
 
 
 @pytest.mark.parametrize("given", [True, False], ids=["digests-made-at-capture", "digests-made-in-the-window"])
@@ -72,8 +72,22 @@ def test_the_admission_record_is_canonical_and_signed_over_eleven_fields(tmp_pat
     record = canonical.parse(raw)
     assert raw == canonical.file_bytes(record)
     assert sorted(record) == sorted(
-        "v lane receiver host boot_id clock handoff_id prompt_sha256 root total_bytes nonces sig first_byte_ns "
-        "admitted_ns".split()
+        [
+            "v",
+            "lane",
+            "receiver",
+            "host",
+            "boot_id",
+            "clock",
+            "handoff_id",
+            "prompt_sha256",
+            "root",
+            "total_bytes",
+            "nonces",
+            "sig",
+            "first_byte_ns",
+            "admitted_ns",
+        ]
     )
     assert record["nonces"] == {"p": result.nonce_p, "r": result.nonce_r}
     statement = ack.AckStatement(
@@ -93,3 +107,68 @@ def test_the_sample_models_47_megabytes_cross_to_another_process(tmp_path: Path)
     assert shown.bytes_received == result.bytes_sent > data.bytes
     assert (result.socket.interface, result.socket.congestion) == ("lo", "reno")
     assert shown.socket == {**shown.socket, "peer": result.socket.local, "congestion": "reno"}
+
+
+def test_several_handoffs_follow_one_another_and_the_oldest_make_room(tmp_path: Path) -> None:
+    data = payload()
+    with receiver_thread(receiver_config(tmp_path, memory_limit_bytes=2 * data.bytes + 100)) as address:
+        names = [hand_off(address, data).handoff_id for _ in range(3)]
+        status = inspection.status(tmp_path)
+        assert (status["held"], status["held_bytes"]) == (names[1:], 2 * data.bytes)
+        with pytest.raises(LaneError, match="evicted"):
+            inspection.show(tmp_path, names[0])
+    record = canonical.parse((tmp_path / "evictions" / f"{names[0]}.json").read_bytes())
+    assert (record["handoff_id"], record["total_bytes"]) == (names[0], 960)
+    assert len(admitted(tmp_path)) == 3
+
+
+def test_equal_payloads_have_equal_roots_and_other_bytes_another_tensors_root(tmp_path: Path) -> None:
+    with receiver_thread(receiver_config(tmp_path)) as address:
+        one, same, other = (hand_off(address, payload(seed=seed)) for seed in (1, 1, 2))
+    assert (one.root, one.tensors_root) == (same.root, same.tensors_root)
+    assert one.tensors_root != other.tensors_root
+
+
+def test_a_second_receiver_on_one_work_folder_is_refused(tmp_path: Path) -> None:
+    config = receiver_config(tmp_path)
+    with receiver_thread(config), pytest.raises(BusyError):
+        receiver.serve(config, ready=lambda *_: None, stop=threading.Event())
+
+
+def test_asking_where_no_receiver_runs_says_so(tmp_path: Path) -> None:
+    with pytest.raises(LaneError, match="no receiver answers"):
+        inspection.status(tmp_path)
+
+
+def test_an_unknown_handoff_and_a_path_for_an_id_are_refused(tmp_path: Path) -> None:
+    with receiver_thread(receiver_config(tmp_path)):
+        for name in ("0" * 32, "../admissions/x", ""):
+            with pytest.raises(LaneError, match="unknown"):
+                inspection.show(tmp_path, name)
+
+
+def test_a_used_handoff_cannot_be_sent_again(tmp_path: Path) -> None:
+    data = payload()
+    with receiver_thread(receiver_config(tmp_path)) as address:
+        opened = sender.connect(producer_side(), address, data.bytes, clock=CLOCK, times=FAST)
+        opened.send(handoff_id(), PROMPT, data.n_tokens, data.tensors, None)
+        with pytest.raises(WireError, match="closed"):
+            opened.send(handoff_id(), PROMPT, data.n_tokens, data.tensors, None)
+
+
+def test_a_record_is_never_written_over_and_leaves_no_temporary_file(tmp_path: Path) -> None:
+    path = tmp_path / "record.json"
+    write_exclusive(path, b"first\n")
+    with pytest.raises(FileExistsError):
+        write_exclusive(path, b"second\n")
+    assert path.read_bytes() == b"first\n"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["record.json"]
+
+
+def test_a_record_that_cannot_be_made_durable_admits_nothing(tmp_path: Path) -> None:
+    with receiver_thread(receiver_config(tmp_path)) as address:
+        (tmp_path / "admissions").rmdir()
+        with pytest.raises(WireError) as caught:
+            hand_off(address, payload())
+        assert caught.value.code == "record_failed"
+        assert inspection.status(tmp_path)["held"] == []

@@ -1,0 +1,193 @@
+"""soakledger campaign: schema, list, show, validate, register, launch, status, rejudge."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from campaigns.commands import exits
+from campaigns.commands.options import home_option, lane_option, load_lane, open_home, read_ledger, width, write_ledger
+
+if TYPE_CHECKING:
+    from campaigns.registry import LoadedSpec
+    from ledger.store import Ledger
+
+
+@click.group("campaign")
+def group() -> None:
+    """Specs, registrations, attempts and verdicts."""
+
+
+@group.command()
+def schema() -> None:
+    """Print the JSON Schema of a campaign spec."""
+    from campaigns.spec import json_schema
+
+    click.echo(json.dumps(json_schema(), indent=1, sort_keys=True))
+
+
+@group.command("list")
+@home_option
+def list_campaigns(home: str | None) -> None:
+    """List the shipped specs, and the attempts in the ledger if there is one."""
+    from campaigns import registry
+
+    for loaded in registry.shipped():
+        click.echo(f"{loaded.spec.id:<24} {loaded.spec.title}")
+    if open_home(home).ledger_db.exists():
+        with read_ledger(home) as ledger:
+            _attempt_lines(ledger, None)
+
+
+@group.command()
+@click.argument("spec")
+def show(spec: str) -> None:
+    """Print SPEC (a shipped id or a file) as it is written."""
+    from campaigns import registry
+
+    click.echo(registry.find(spec).raw.decode("utf-8"), nl=False)
+
+
+@group.command()
+@click.argument("spec")
+@click.option("--lane", "lane_file", type=click.Path(path_type=Path), help="Also check that this lane can run it.")
+def validate(spec: str, lane_file: Path | None) -> None:
+    """Check SPEC strictly: every fault at once, each with file, line and key."""
+    from campaigns import registry
+
+    loaded = registry.find(spec)
+    if lane_file is not None:
+        _require_runnable(loaded, lane_file)
+    click.echo(f"{loaded.source}: valid ({loaded.spec.id}, {loaded.spec_sha256})")
+
+
+@group.command()
+@click.argument("spec")
+@click.option("--lane", "lane_file", type=click.Path(path_type=Path), help="Needed for text prompts: its tokenizer.")
+@click.option("--reason", help="Why a registered spec is amended.")
+@home_option
+def register(spec: str, lane_file: Path | None, reason: str | None, home: str | None) -> None:
+    """Freeze SPEC in the ledger, before any run."""
+    from campaigns import registration, registry
+
+    loaded = registry.find(spec)
+    lane = load_lane(lane_file) if lane_file else None
+    resolved, _ = registration.resolved_for(loaded, lane)
+    with write_ledger(home, create=True) as ledger:
+        registered = registration.register(ledger, loaded, resolved, reason)
+    word = "registered as" if registered.fresh else "is registered already,"
+    click.echo(f"{loaded.spec.id} {word} entry {registered.entry.seq}")
+    click.echo(f"spec     {registered.data.spec_sha256}")
+    click.echo(f"resolved {registered.data.resolved_sha256}")
+    for item in registered.data.weaker:
+        click.echo(f"weaker than entry {item['than_seq']}: {item['field']}: {item['old']} -> {item['new']}", err=True)
+
+
+@group.command()
+@click.argument("spec")
+@lane_option
+@home_option
+@click.pass_context
+def launch(ctx: click.Context, spec: str, lane_file: Path, home: str | None) -> None:
+    """Run a registered campaign once and judge it."""
+    from campaigns import registration, registry, runner
+    from campaigns.progress import PlainProgress
+
+    loaded = registry.find(spec)
+    lane = load_lane(lane_file)
+    _require_runnable(loaded, lane_file)
+    with write_ledger(home, lane.orchestrator.host, create=False) as ledger:
+        resolved, ids = registration.resolved_for(loaded, lane)
+        registered = registration.require_registered(ledger, loaded, resolved)
+        progress = PlainProgress(loopback=lane.path.kind == "loopback")
+        launched = runner.launch(ledger, lane, registered, ids, progress)
+    status = _told_by_a_fresh_process(f"{loaded.spec.id}/{launched.attempt}", home)
+    ctx.exit(status if launched.signal is None else exits.of_signal(launched.signal))
+
+
+def _told_by_a_fresh_process(attempt: str, home: str | None) -> int:
+    """Print what a process that remembers nothing of this run computes from the home alone."""
+    place = str(open_home(home).path)
+    sys.stdout.flush()
+    command = [sys.executable, "-m", "campaigns.cli", "campaign", "rejudge", attempt, "--home", place]
+    # A Ctrl-C that hurries the launch must not take the account of it away.
+    return subprocess.run(command, check=False, start_new_session=True).returncode
+
+
+@group.command()
+@click.argument("attempt")
+@click.option("--json", "as_json", is_flag=True, help="Print the verdict document.")
+@home_option
+@click.pass_context
+def rejudge(ctx: click.Context, attempt: str, as_json: bool, home: str | None) -> None:
+    """Judge ATTEMPT (ID or ID/NUMBER, the last by default) again from the ledger, after checking its evidence."""
+    from campaigns import judging
+    from templates.story import story
+    from templates.terminal import verdict_lines
+
+    with read_ledger(home) as ledger:
+        campaign, number = which_attempt(ledger, attempt)
+        judged = judging.rejudge(ledger, campaign, number)
+        if as_json:
+            click.echo(json.dumps(judged.document, indent=1))
+        else:
+            for line in verdict_lines(story(ledger, campaign, number, verdict=judged.document), width()):
+                click.echo(line)
+        if judged.entry is None:
+            click.echo("soakledger: this attempt has no stored verdict; nothing was written", err=True)
+    ctx.exit(exits.of_verdict(judged.document["verdict"]))
+
+
+@group.command()
+@home_option
+def status(home: str | None) -> None:
+    """List the attempts: RUNNING only while their orchestrator lives, else LOST or how they ended."""
+    with read_ledger(home) as ledger:
+        _attempt_lines(ledger, None)
+
+
+def which_attempt(ledger: Ledger, text: str) -> tuple[str, int]:
+    """``ID`` or ``ID/NUMBER`` as campaign and number; the last attempt where no number is given."""
+    from ledger import query
+    from receipts.errors import InputError
+
+    campaign, slash, number = text.partition("/")
+    if slash and not number.isdecimal():
+        raise InputError(f"{text[:80]!r} is no attempt; write ID or ID/NUMBER")
+    known = [row.attempt for row in query.attempts(ledger, campaign)]
+    if not known:
+        raise InputError(f"there is no attempt of {campaign[:80]!r} in this ledger", where=str(ledger.home.path))
+    if slash and int(number) not in known:
+        raise InputError(f"there is no attempt {text}; the last is {campaign}/{known[-1]}")
+    return campaign, int(number) if slash else known[-1]
+
+
+def _attempt_lines(ledger: Ledger, campaign: str | None) -> None:
+    from campaigns.standing import standing_of
+    from ledger import query
+
+    rows = query.attempts(ledger, campaign)
+    if not rows:
+        click.echo("no attempts yet")
+    for row in rows:
+        click.echo(f"{row.campaign}/{row.attempt:<4} {standing_of(ledger, row)}")
+
+
+def _require_runnable(loaded: LoadedSpec, lane_file: Path) -> None:
+    from campaigns.refusals import LaneTerms, check_against_lane
+    from receipts.errors import FaultsError
+
+    lane = load_lane(lane_file)
+    terms = LaneTerms(
+        transfer=lane.path.transfer,
+        watchdog_s=lane.producer.watchdog_s,
+        context_tokens=lane.producer.context_tokens,
+    )
+    reasons = check_against_lane(loaded.spec, terms)
+    if reasons:
+        raise FaultsError([f"{loaded.source}: {reason}" for reason in reasons])

@@ -1,0 +1,70 @@
+"""soakledger lane: init, enroll, show."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from campaigns.commands.options import home_option, lane_option, load_lane, write_ledger
+
+
+@click.group("lane")
+def group() -> None:
+    """The lane: its file, its keys, its enrollment."""
+
+
+@group.command()
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option("--checkpoint", type=click.Path(path_type=Path), help="The producer's checkpoint folder.")
+def init(folder: Path, checkpoint: Path | None) -> None:
+    """Write FOLDER/lane.toml for a loopback lane on this machine, unless it is there."""
+    from producer.sample_lane import write_loopback_lane
+
+    path = folder / "lane.toml"
+    made = write_loopback_lane(path, checkpoint)
+    click.echo(f"{path}: {'written' if made else 'is there already, left as it is'}")
+
+
+@group.command()
+@lane_option
+@home_option
+def enroll(lane_file: Path, home: str | None) -> None:
+    """Make the lane's keys and each end's copies, and enter the enrollment in the ledger."""
+    from producer.enrollment import enroll as enroll_lane
+
+    lane = load_lane(lane_file)
+    enrolled = enroll_lane(lane)
+    for path in enrolled.made:
+        click.echo(f"made   {path}", err=True)
+    for old, new in enrolled.moved:
+        click.echo(f"moved  {old} to {new.name}", err=True)
+    with write_ledger(home, lane.orchestrator.host, create=True) as ledger:
+        data = enrolled.data.document()
+        latest = ledger.latest("enrollment", lane.name)
+        if latest is not None and latest.data == data:
+            click.echo(f"lane {lane.name} is enrolled already, entry {latest.seq}")
+            return
+        entry = ledger.append("enrollment", lane.name, data)
+        ledger.checkpoint()
+    click.echo(f"lane {lane.name} enrolled as entry {entry.seq}")
+    click.echo(f"identity       {enrolled.data.identity_sha256}")
+    click.echo(f"cache identity {enrolled.data.cache_identity}")
+
+
+@group.command()
+@lane_option
+def show(lane_file: Path) -> None:
+    """Read the lane file strictly and print what it resolves to."""
+    lane = load_lane(lane_file)
+    rows = [
+        ("lane", lane.name),
+        ("digest", lane.sha256),
+        ("producer", f"{lane.producer.host}, {lane.producer.runtime}, {lane.producer.checkpoint}"),
+        ("receiver", f"{lane.receiver.host} at {lane.receiver_host.address}:{lane.ports.handoff}"),
+        ("path", f"{lane.path.kind}, transfer {lane.path.transfer}"),
+        ("lease", str(lane.producer.lease)),
+        ("watchdog", f"{lane.producer.watchdog_s} s"),
+    ]
+    for name, value in rows:
+        click.echo(f"{name:<9} {value}")

@@ -1,0 +1,83 @@
+"""soakledger ledger: log, show, verify, reproject."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from campaigns.commands import exits
+from campaigns.commands.options import home_option, open_home, read_ledger, width
+
+
+@click.group("ledger")
+def group() -> None:
+    """The evidence: log, show, verify, reproject."""
+
+
+@group.command()
+@click.option("--campaign", help="Only entries of this campaign.")
+@click.option("--attempt", type=click.IntRange(1), help="Only entries of this attempt.")
+@click.option("--kind", help="Only entries of this kind.")
+@click.option("--first", type=click.IntRange(0), default=0, show_default=True, help="First entry.")
+@click.option("--limit", type=click.IntRange(1), default=200, show_default=True)
+@home_option
+def log(campaign: str | None, attempt: int | None, kind: str | None, first: int, limit: int, home: str | None) -> None:
+    """List entries, oldest first."""
+    from ledger import query
+    from receipts.names import one_line
+
+    with read_ledger(home) as ledger:
+        rows = query.log(ledger, first=first, limit=limit, kind=kind, campaign=campaign, attempt=attempt)
+        for entry in rows:
+            line = f"{entry.seq:>6} {entry.recorded_at} {entry.kind:<14} {one_line(entry.subject, 200)}"
+            click.echo(line if len(line) <= width() else f"{entry.seq:>6} {entry.kind} {one_line(entry.subject, 200)}")
+
+
+@group.command()
+@click.argument("seq", type=click.IntRange(0))
+@home_option
+def show(seq: int, home: str | None) -> None:
+    """Print entry SEQ whole, as indented JSON."""
+    from ledger import query
+
+    with read_ledger(home) as ledger:
+        entry = query.show(ledger, seq)
+        click.echo(json.dumps(entry.leaf, indent=1, ensure_ascii=True))
+        click.echo(f"leaf hash {entry.leaf_hash}", err=True)
+
+
+@group.command()
+@click.option("--json", "as_json", is_flag=True, help="Print the whole report as JSON.")
+@home_option
+@click.pass_context
+def verify(ctx: click.Context, as_json: bool, home: str | None) -> None:
+    """Check every entry, file, checkpoint and trigger; report all faults; exit 5 if there is one."""
+    from ledger.audit import verify as audit
+
+    report = audit(open_home(home))
+    if as_json:
+        click.echo(json.dumps(report.document(), indent=1))
+    else:
+        for line in _report_lines(report.document()):
+            click.echo(line)
+    if not report.ok:
+        click.echo(f"soakledger: {len(report.faults)} fault(s); the evidence does not verify", err=True)
+        ctx.exit(exits.EVIDENCE)
+
+
+@group.command()
+@home_option
+def reproject(home: str | None) -> None:
+    """Rebuild every projection from the entries alone, in one transaction."""
+    from ledger.projections import reproject as rebuild
+    from receipts.metrics import measure_receipt
+
+    count = rebuild(open_home(home), measure=measure_receipt)
+    click.echo(f"projections rebuilt from {count} entries")
+
+
+def _report_lines(report: dict[str, object]) -> list[str]:
+    from templates.terminal import audit_lines
+
+    return audit_lines(report, width())

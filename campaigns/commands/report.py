@@ -1,0 +1,37 @@
+"""soakledger report: pages rendered from the ledger alone. Exit 0 whatever they report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from campaigns.commands.campaign import which_attempt
+from campaigns.commands.options import home_option, open_home, read_ledger
+
+
+@click.group("report")
+def group() -> None:
+    """Pages rendered from the ledger."""
+
+
+@group.command()
+@click.argument("attempt")
+@click.option("--format", "fmt", type=click.Choice(["md", "html"]), default="md", show_default=True)
+@click.option("-o", "--out", type=click.Path(path_type=Path), help="Write here; - for stdout.")
+@home_option
+def verdict(attempt: str, fmt: str, out: Path | None, home: str | None) -> None:
+    """Render the verdict of ATTEMPT (ID or ID/NUMBER, the last by default)."""
+    from receipts.kinds import attempt_folder
+    from templates.render import render_verdict
+
+    with read_ledger(home) as ledger:
+        campaign, number = which_attempt(ledger, attempt)
+        page = render_verdict(ledger, campaign, number, fmt=fmt)
+    if out == Path("-") or (out is None and fmt == "md"):
+        click.echo(page, nl=False)
+        return
+    path = out or open_home(home).reports / f"{attempt_folder(campaign, number)}.{fmt}"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(page, encoding="utf-8")
+    click.echo(str(path))

@@ -1,0 +1,44 @@
+"""One attempt a lane at a time: a flock beside the lane, found before an attempt takes a number."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from producer.host import linux
+from producer.lane import Lane
+from receipts.errors import BusyError
+
+
+@contextlib.contextmanager
+def lane_held(lane: Lane, campaign: str) -> Iterator[Path]:
+    """Hold the lane for one launch. Raises BusyError naming the holder's pid, what it runs, and its age."""
+    path = lane.source.parent / f".{lane.name}.campaign.lock"
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise BusyError(_holder(path), where=lane.name, next_step="wait for it to end") from None
+        note_holder(path, campaign)
+        yield path
+    finally:
+        os.close(descriptor)
+
+
+def note_holder(path: Path, what: str) -> None:
+    """Write into the lock file who holds it and what it runs."""
+    path.write_text(json.dumps({"pid": os.getpid(), "runs": what}), encoding="ascii")
+
+
+def _holder(path: Path) -> str:
+    runs = "an attempt"
+    with contextlib.suppress(OSError, ValueError):
+        runs = str(json.loads(path.read_text(encoding="ascii"))["runs"])
+    found = linux.flock_holders(path)
+    who = str(found[0]) if found else "a process that is not visible from here"
+    return f"the lane is busy with {runs}: {who}"

@@ -1,0 +1,183 @@
+"""From the producer's answer and the receiver's own record to the two receipts of a handoff."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from campaigns.attempt import Attempt
+from producer.client import Reply
+from producer.enrollment import public_key_bytes
+from producer.handoff import ack, inspection
+from producer.lane import Lane
+from receipts import canonical
+from receipts.errors import SoakledgerError
+from receipts.kinds import AdmissionBody, Failure, HandoffBody, Instance, Outcome, ProducerBlock, ReceiverBlock, Span
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One request as it went: what was asked, how it ended, and whether the producer outlived it."""
+
+    handoff_id: str
+    prompt_sha256: str
+    prompt_tokens: int
+    reply: Reply
+    span: Span
+    instance: Instance
+    alive: bool
+
+
+def handoff_body(attempt: Attempt, asked: Asked) -> tuple[HandoffBody, AdmissionBody | None]:
+    """The handoff's body, and the receiver's record where it admitted one.
+
+    The signature is verified here with the enrolled public key: a bad one makes the rep errored.
+    """
+    value = asked.reply.value or {}
+    acknowledgement = value.get("acknowledgement")
+    admission = _admission(attempt.lane, asked.handoff_id)
+    outcome, error = _outcome(asked)
+    receiver = None
+    if admission is not None and outcome == "acknowledged":
+        receiver, error = _receiver(attempt, admission, value["producer"])
+        outcome = "acknowledged" if error is None else "no_ack"
+    elif outcome == "acknowledged":
+        outcome, error = "no_ack", Failure(code="no-admission-record", text="the receiver has no admission record")
+    manifest = None
+    if acknowledgement is not None:
+        manifest = attempt.blobs.put_bytes(acknowledgement["manifest"].encode("utf-8"))
+    body = HandoffBody(
+        handoff_id=asked.handoff_id,
+        outcome=outcome,
+        prompt_sha256=asked.prompt_sha256,
+        prompt_tokens=asked.prompt_tokens,
+        payload_bytes=acknowledgement["payload_bytes"] if acknowledgement else None,
+        payload_root=acknowledgement["root"] if acknowledgement else None,
+        tensors_root=acknowledgement["tensors_root"] if acknowledgement else None,
+        manifest_blob=manifest,
+        transfer=attempt.lane.path.transfer,
+        digest="at_capture",
+        producer=_producer(attempt, asked, value.get("producer") or {}, acknowledgement),
+        receiver=receiver,
+        runner=asked.span,
+        error=error,
+    )
+    return body, admission
+
+
+def _outcome(asked: Asked) -> tuple[Outcome, Failure | None]:
+    reply = asked.reply
+    if reply.ending == "answer" and reply.value:
+        error = reply.value.get("error")
+        outcome: Outcome = reply.value["outcome"]
+        return outcome, Failure(code=error["code"], text=error["text"]) if error else None
+    if reply.ending == "interrupted":
+        return "interrupted", Failure(code="interrupted", text=reply.text)
+    if not asked.alive:
+        return "died", Failure(code="producer-died", text=reply.text)
+    if reply.ending == "deadline":
+        return "wedged", Failure(code="wedged", text="alive past the rep's deadline and its watchdog: wedged, not dead")
+    return "refused", Failure(code=reply.ending.replace("_", "-"), text=reply.text)
+
+
+def _producer(
+    attempt: Attempt, asked: Asked, said: dict[str, Any], acknowledgement: dict[str, Any] | None
+) -> ProducerBlock:
+    known = said.get("instance") or asked.instance.document()
+    return ProducerBlock.read(
+        {
+            "host": known["host"],
+            "boot_id": known["boot_id"],
+            "clock": attempt.clock.clock,
+            "identity": said.get("identity", attempt.identity),
+            "cache_identity": said.get("cache_identity", attempt.cache_identity),
+            "mode": said.get("mode", attempt.lane.receiver.producer_mode),
+            "pid": known["pid"],
+            "start_ticks": known["start_ticks"],
+            "socket": acknowledgement["socket"] if acknowledgement else None,
+            "wire_busy_ns": None,
+            **{name: said.get(name) for name in _OBSERVED},
+        }
+    )
+
+
+_OBSERVED = (
+    "handoffs_before",
+    "journal",
+    "request_ns",
+    "compute_start_ns",
+    "last_token_ns",
+    "first_byte_ns",
+    "ack_ns",
+    "awake_start_ns",
+    "awake_end_ns",
+    "free_blocks",
+    "rss_bytes",
+    "fds",
+    "threads",
+)
+
+
+def _receiver(
+    attempt: Attempt, admission: AdmissionBody, said: dict[str, Any]
+) -> tuple[ReceiverBlock | None, Failure | None]:
+    statement = ack.AckStatement(
+        lane=admission.lane,
+        receiver=admission.receiver,
+        identity=said["identity"],
+        cache_identity=said["cache_identity"],
+        mode=said["mode"],
+        handoff_id=admission.handoff_id,
+        prompt_sha256=admission.prompt_sha256,
+        root=admission.root,
+        total_bytes=admission.total_bytes,
+        nonce_p=admission.nonces.p,
+        nonce_r=admission.nonces.r,
+    )
+    enrolled = attempt.ledger.entry(attempt.enrollment_seq).data
+    try:
+        ack.verify(statement, admission.sig, public_key_bytes(enrolled["receiver_public_key"]))
+    except SoakledgerError as error:
+        return None, Failure(code="bad-signature", text=str(error))
+    shown = _shown(attempt.lane, admission.handoff_id)
+    block = ReceiverBlock(
+        host=admission.host,
+        boot_id=admission.boot_id,
+        clock=admission.clock,
+        name=admission.receiver,
+        root=admission.root,
+        signature=admission.sig,
+        admission=canonical.sha256(canonical.file_bytes(admission.document())),
+        first_byte_ns=admission.first_byte_ns,
+        admitted_ns=admission.admitted_ns,
+        awake_start_ns=None,
+        awake_end_ns=None,
+        bytes_received=shown.bytes_received if shown else None,
+        nonce_p=admission.nonces.p,
+        nonce_r=admission.nonces.r,
+        enrollment_seq=attempt.enrollment_seq,
+        socket=None if shown is None else _socket(shown.socket),
+    )
+    return block, None
+
+
+def _socket(document: dict[str, str]) -> Any:
+    from receipts.kinds import SocketEnds
+
+    return SocketEnds.read(document)
+
+
+def _admission(lane: Lane, handoff_id: str) -> AdmissionBody | None:
+    path: Path = lane.receiver.work_dir / "admissions" / f"{handoff_id}.json"
+    try:
+        return AdmissionBody.read(canonical.parse(path.read_bytes()))
+    except OSError:
+        return None
+
+
+def _shown(lane: Lane, handoff_id: str) -> inspection.Shown | None:
+    try:
+        return inspection.show(lane.receiver.work_dir, handoff_id)
+    except (SoakledgerError, OSError):
+        return None

@@ -1,0 +1,125 @@
+"""From the ledger to a verdict: checking the evidence of an attempt, then the pure judge over its entries."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any, Final
+
+from campaigns.evaluator import source_sha256
+from campaigns.verdict import EntryView, check_numbers, judge
+from ledger.entry import Entry
+from ledger.store import Ledger
+from receipts import canonical
+from receipts.errors import EvidenceError, InputError
+from receipts.kinds import attempt_folder
+from receipts.store import open_regular
+
+JUDGED_KINDS: Final = frozenset(
+    {
+        "registration",
+        "attempt_open",
+        "attempt_close",
+        "attempt_abandoned",
+        "receipt",
+        "process_event",
+        "enrollment",
+        "deviation",
+        "verdict",
+        "anchor",
+    }
+)
+VERDICT_FILE: Final = "SOAK_VERDICT"
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A verdict document, and the entry that holds it if one does."""
+
+    document: dict[str, Any]
+    entry: Entry | None
+
+
+def rejudge(ledger: Ledger, campaign: str, attempt: int) -> Judged:
+    """Judge an attempt again from its entries alone, after checking its evidence.
+
+    With a stored verdict, the judge sees what that verdict saw and must give the same bytes. Raises EvidenceError:
+    a missing or different file, a gap in a stage's numbers, or other bytes than the stored verdict's.
+    """
+    subject = f"{campaign}/{attempt}"
+    if ledger.latest("attempt_open", subject) is None:
+        raise InputError(f"there is no attempt {subject} in this ledger", where=str(ledger.home.path))
+    check_files(ledger, campaign, attempt)
+    stored = ledger.latest("verdict", subject)
+    if stored is None:
+        return Judged(compute(ledger, campaign, attempt, ledger.size() - 1), None)
+    document = compute(ledger, campaign, attempt, int(stored.data["receipts"]["to_seq"]))
+    if document["evaluator"] != stored.data["evaluator"]:
+        raise EvidenceError(
+            f"the verdict was computed by {stored.data['evaluator']}, this release is {document['evaluator']}",
+            where=f"entry {stored.seq}",
+            next_step="rejudge with the release that computed it; a new evaluator adds a verdict, it replaces none",
+        )
+    if canonical.dumps(document) != canonical.dumps(stored.data):
+        raise EvidenceError(
+            "judging again gives another document than the stored verdict",
+            where=f"entry {stored.seq}",
+            next_step="run `soakledger ledger verify`: one of the entries it rests on is not what it was",
+        )
+    return Judged(document, stored)
+
+
+def compute(ledger: Ledger, campaign: str, attempt: int, to_seq: int) -> dict[str, Any]:
+    """The judge's document over every entry up to ``to_seq``."""
+    views = [
+        EntryView(entry.seq, entry.kind, entry.subject, entry.data)
+        for entry in ledger.entries(0, to_seq, kinds=JUDGED_KINDS)
+    ]
+    return judge(views, campaign, attempt, evaluator_sha256=source_sha256(), tree_root=ledger.root_at(to_seq + 1))
+
+
+def store_verdict(ledger: Ledger, campaign: str, attempt: int) -> Judged:
+    """Judge over everything so far and keep the document: file first, then entry, then a checkpoint."""
+    subject = f"{campaign}/{attempt}"
+    document = compute(ledger, campaign, attempt, ledger.size() - 1)
+    earlier = sum(1 for _ in ledger.entries(kinds={"verdict"}, subject=subject))
+    name = f"{VERDICT_FILE}.json" if not earlier else f"{VERDICT_FILE}.{earlier + 1}.json"
+    entry = ledger.record("verdict", subject, f"receipts/{attempt_folder(campaign, attempt)}/{name}", document)
+    ledger.checkpoint()
+    return Judged(document, entry)
+
+
+def check_files(ledger: Ledger, campaign: str, attempt: int) -> None:
+    """Every ref of the attempt against its file, and each stage's numbers for gaps. Raises EvidenceError."""
+    faults = []
+    prefix = attempt_folder(campaign, attempt) + "/"
+    receipts = list(ledger.entries(kinds={"receipt"}, subject_prefix=prefix))
+    verdicts = ledger.entries(kinds={"verdict"}, subject=f"{campaign}/{attempt}")
+    for entry in [*receipts, *verdicts]:
+        if entry.ref is not None and (fault := _file_fault(ledger, entry)):
+            faults.append(fault)
+    views = [EntryView(entry.seq, entry.kind, entry.subject, entry.data) for entry in receipts]
+    closes = [
+        EntryView(entry.seq, entry.kind, entry.subject, entry.data)
+        for entry in ledger.entries(kinds={"attempt_close"}, subject=f"{campaign}/{attempt}")
+    ]
+    faults += check_numbers([*views, *closes], attempt)
+    if faults:
+        raise EvidenceError(
+            "the evidence of this attempt is not whole\n" + "\n".join(f"  {fault}" for fault in faults),
+            where=f"{campaign}/{attempt}",
+            next_step="run `soakledger ledger verify`, and put the original files back",
+        )
+
+
+def _file_fault(ledger: Ledger, entry: Entry) -> str | None:
+    ref = entry.ref
+    assert ref is not None
+    path = ledger.home.path / ref.path
+    try:
+        with open_regular(path) as file:
+            data = file.read()
+    except OSError as error:
+        return f"{ref.path}: {os.strerror(error.errno or 0)} (entry {entry.seq})"
+    found = canonical.sha256(data)
+    return None if found == ref.sha256 else f"{ref.path}: entry {entry.seq} says {ref.sha256}, the file has {found}"

@@ -1,0 +1,71 @@
+"""What a running attempt tells the person who watches it. Never data: that goes to stdout when all is done."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TextIO
+
+from receipts.metrics import measure_receipt
+from templates.terminal import rep_line
+
+
+class Progress(Protocol):
+    """Told of every step; must never raise and never slow a timed section."""
+
+    def say(self, text: str) -> None: ...
+
+    def hashing(self, what: str, done: int, total: int) -> None: ...
+
+    def waiting(self, text: str) -> None: ...
+
+    def rep(self, envelope: dict[str, Any], reps: int) -> None: ...
+
+
+@dataclass
+class PlainProgress:
+    """Lines on stderr; on a terminal a line that is overwritten for what moves."""
+
+    stream: TextIO = field(default_factory=lambda: sys.stderr)
+    loopback: bool = True
+    _moving: bool = False
+    _last: float = 0.0
+
+    def say(self, text: str) -> None:
+        self._end_moving()
+        self._write(f"{text}\n")
+
+    def hashing(self, what: str, done: int, total: int) -> None:
+        share = 100 * done // total if total else 100
+        self._move(f"  hashing {what}: {share} % of {total / 1e6:.0f} MB", done == total)
+
+    def waiting(self, text: str) -> None:
+        self._move(f"  producer: {text}", False)
+
+    def rep(self, envelope: dict[str, Any], reps: int) -> None:
+        self.say(rep_line(envelope, measure_receipt(envelope), reps=reps, loopback=self.loopback))
+
+    def _move(self, text: str, last: bool) -> None:
+        if not self.stream.isatty():
+            if last or time.monotonic() - self._last > 5:
+                self._last = time.monotonic()
+                self._write(text[:78] + "\n")
+            return
+        if time.monotonic() - self._last < 0.1 and not last:
+            return
+        self._last = time.monotonic()
+        self._moving = True
+        self._write("\r\x1b[2K" + text[:78])
+
+    def _end_moving(self) -> None:
+        if self._moving:
+            self._moving = False
+            self._write("\r\x1b[2K")
+
+    def _write(self, text: str) -> None:
+        try:
+            self.stream.write(text)
+            self.stream.flush()
+        except (OSError, ValueError):
+            pass  # a closed terminal must not end an attempt

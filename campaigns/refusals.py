@@ -1,0 +1,312 @@
+"""What a spec is refused for before it may be registered, all at once, each with line and key. Pure.
+
+``read_spec`` is the door: bytes in, a spec that can be judged out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Final, Protocol
+
+from pydantic import TypeAdapter, ValidationError
+
+from campaigns.spec import (
+    CampaignSpec,
+    Criterion,
+    PreflightStage,
+    SeededPrompt,
+    SoakStage,
+    Stage,
+    UnbuiltStage,
+    carries_percentile,
+    decimal_text,
+    percentile_rank,
+    samples_of,
+)
+from receipts import lint
+from receipts.names import quoted
+from receipts.nearest import nearest
+from receipts.toml_lines import KeyPath
+
+BURST_RATIO: Final = "handoff.burst_last3_over_first3"
+BURST_RATIO_REPS: Final = 6
+TREND_SAMPLES: Final = 3
+GROUPS: Final = (
+    "run", "case", "prompt_sha256", "prompt_tokens", "payload_bytes", "payload_root", "tensors_root", "transfer",
+    "outcome", "producer.identity", "producer.cache_identity", "producer.mode", "producer.host", "producer.boot_id",
+    "producer.pid", "receiver.name", "receiver.host",
+)  # fmt: skip
+"""What ``by`` may group on: run, case, or a scalar field of the handoff body."""
+
+_ORDERED: Final = frozenset({"min", "max", "mean", "first", "last"})
+AGGREGATES: Final[Mapping[str, frozenset[str]]] = {
+    "acknowledgement": _ORDERED | {"sum"},
+    "deaths": frozenset({"sum", "max", "mean"}),
+    "duration": _ORDERED | {"sum", "median", "trend", "pNN"},
+    "rate": _ORDERED | {"median", "trend", "pNN"},
+    "size": _ORDERED | {"sum", "median", "trend", "pNN", "distinct"},
+    "count": _ORDERED | {"sum", "median", "trend", "pNN", "distinct"},
+    "digest": frozenset({"distinct"}),
+    "identity": frozenset({"distinct"}),
+}
+"""Aggregates that mean something, by kind of metric; a rate has no sum, a digest only a number of values."""
+
+NO_SECOND_BOUND: Final = frozenset({"acknowledgement", "deaths", "digest", "identity"})
+
+
+class MetricFacts(Protocol):
+    """What is asked of an entry of ``receipts.metrics.METRICS``."""
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def scope(self) -> str: ...
+    @property
+    def low(self) -> Fraction | None: ...
+    @property
+    def high(self) -> Fraction | None: ...
+    @property
+    def stage_kinds(self) -> frozenset[str]: ...
+    @property
+    def transfers(self) -> frozenset[str]: ...
+
+
+Metrics = Mapping[str, MetricFacts]
+
+
+@dataclass(frozen=True)
+class LaneTerms:
+    """What of a lane decides whether a spec can be run on it."""
+
+    transfer: str
+    watchdog_s: int
+    context_tokens: int
+
+
+def known_metrics() -> Metrics:
+    """The metrics of this release."""
+    from receipts.metrics import METRICS
+
+    table: Metrics = METRICS
+    return table
+
+
+def read_spec(raw: bytes, source: str, metrics: Metrics | None = None) -> CampaignSpec:
+    """Read a spec strictly. FaultsError with every fault of form and of meaning, ordered by line."""
+    inspection = lint.inspect(lint.parse_document(raw, source), CampaignSpec)
+    table = known_metrics() if metrics is None else metrics
+    return inspection.checked(inspection.fault(*found) for found in _refusals(inspection.data, table))
+
+
+def check_against_lane(spec: CampaignSpec, lane: LaneTerms, metrics: Metrics | None = None) -> tuple[str, ...]:
+    """Why ``spec`` cannot be run on this lane, one sentence each; empty if it can."""
+    table = known_metrics() if metrics is None else metrics
+    reasons = []
+    for criterion in spec.criteria:
+        transfers = table[criterion.metric].transfers
+        if lane.transfer not in transfers:
+            reasons.append(
+                f"criterion {criterion.name}: {criterion.metric} needs transfer {' or '.join(sorted(transfers))}; "
+                f"the lane has {lane.transfer}"
+            )
+    for stage in spec.stages:
+        if isinstance(stage, SoakStage):
+            reasons += _stage_against_lane(stage, lane)
+    return tuple(reasons)
+
+
+def _stage_against_lane(stage: SoakStage, lane: LaneTerms) -> Iterator[str]:
+    if stage.watchdog_s is not None and stage.watchdog_s > lane.watchdog_s:
+        yield f"stage {stage.name}: watchdog_s {stage.watchdog_s} is above the lane's {lane.watchdog_s}"
+    if stage.watchdog_s is None and lane.watchdog_s >= stage.rep_deadline_s:
+        yield (
+            f"stage {stage.name}: the lane's watchdog of {lane.watchdog_s} s is not below rep_deadline_s "
+            f"{stage.rep_deadline_s}; set watchdog_s in the stage"
+        )
+    for key, prompt in (("prompt", stage.prompt), ("control", stage.control)):
+        # One token of the context is left for the token that ends the prefill.
+        if isinstance(prompt, SeededPrompt) and prompt.tokens >= lane.context_tokens:
+            yield (
+                f"stage {stage.name}: {key} of {prompt.tokens} tokens does not fit the lane's context of "
+                f"{lane.context_tokens}"
+            )
+
+
+_Refusal = tuple[KeyPath, str, str | None]
+_Stages = Mapping[str, PreflightStage | SoakStage]
+
+
+def _refusals(data: Mapping[str, Any], metrics: Metrics) -> Iterator[_Refusal]:
+    """Faults of meaning. Items that do not read on their own were reported by the model, and are passed over."""
+    stages, criteria = _list(data, "stage"), _list(data, "criterion")
+    yield from _duplicates("stage", stages)
+    yield from _duplicates("criterion", criteria)
+    read: dict[str, PreflightStage | SoakStage] = {}
+    for index, item in enumerate(stages):
+        stage = _read(_STAGE, item)
+        if isinstance(stage, PreflightStage | SoakStage) and not isinstance(stage, UnbuiltStage):
+            read.setdefault(stage.name, stage)
+        if isinstance(stage, SoakStage):
+            yield from _soak_refusals(stage, ("stage", index), criteria)
+    names = [item["name"] for item in stages if isinstance(item, Mapping) and isinstance(item.get("name"), str)]
+    for index, item in enumerate(criteria):
+        if isinstance(item, Mapping):
+            yield from _reference_refusals(item, ("criterion", index), names, metrics)
+        criterion = _read(_CRITERION, item)
+        if isinstance(criterion, Criterion) and criterion.metric in metrics:
+            yield from _criterion_refusals(criterion, ("criterion", index), read, metrics[criterion.metric])
+
+
+_STAGE: Final[TypeAdapter[Any]] = TypeAdapter(Stage)
+_CRITERION: Final[TypeAdapter[Any]] = TypeAdapter(Criterion)
+
+
+def _read(adapter: TypeAdapter[Any], item: Any) -> Any:
+    try:
+        return adapter.validate_python(item)
+    except ValidationError:
+        return None
+
+
+def _list(data: Mapping[str, Any], key: str) -> Sequence[Any]:
+    value = data.get(key)
+    return value if isinstance(value, list) else []
+
+
+def _duplicates(key: str, items: Sequence[Any]) -> Iterator[_Refusal]:
+    seen: set[str] = set()
+    for index, item in enumerate(items):
+        name = item.get("name") if isinstance(item, Mapping) else None
+        if isinstance(name, str) and name in seen:
+            yield (key, index, "name"), f"{quoted(name)} is the name of an earlier {key}", None
+        elif isinstance(name, str):
+            seen.add(name)
+
+
+def _soak_refusals(stage: SoakStage, at: KeyPath, criteria: Sequence[Any]) -> Iterator[_Refusal]:
+    if stage.watchdog_s is not None and stage.watchdog_s >= stage.rep_deadline_s:
+        yield (*at, "watchdog_s"), f"{stage.watchdog_s} is not below rep_deadline_s {stage.rep_deadline_s}", None
+    looked_at = any(
+        isinstance(item, Mapping) and item.get("stage") == stage.name and item.get("include_control") is True
+        for item in criteria
+    )
+    if stage.control is not None and not looked_at:
+        yield (
+            (*at, "control"),
+            "no criterion of this stage has include_control = true: the control decides nothing",
+            None,
+        )
+
+
+def _reference_refusals(
+    item: Mapping[str, Any], at: KeyPath, stages: Sequence[str], metrics: Metrics
+) -> Iterator[_Refusal]:
+    stage, metric, by = item.get("stage"), item.get("metric"), item.get("by")
+    if isinstance(stage, str) and stage not in stages:
+        yield (*at, "stage"), f"{quoted(stage)} is no stage of this spec", nearest(stage, stages)
+    if isinstance(metric, str) and metric not in metrics:
+        yield (*at, "metric"), f"{quoted(metric)} is no metric", nearest(metric, metrics, 0.5)
+    if isinstance(by, str) and by not in GROUPS:
+        yield (*at, "by"), f"{quoted(by)} is none of {' | '.join(GROUPS)}", nearest(by, GROUPS, 0.5)
+
+
+def _criterion_refusals(criterion: Criterion, at: KeyPath, stages: _Stages, metric: MetricFacts) -> Iterator[_Refusal]:
+    family = "pNN" if percentile_rank(criterion.aggregate, 1) is not None else criterion.aggregate
+    allowed = AGGREGATES.get(metric.kind, frozenset())
+    if family not in allowed:
+        listed = " | ".join(sorted(allowed))
+        yield (*at, "aggregate"), f"{criterion.aggregate} says nothing of a {metric.kind}; use {listed}", None
+    if criterion.by is not None and criterion.aggregate != "distinct":
+        yield (*at, "by"), 'is only for aggregate = "distinct"', None
+    if criterion.op == "==" and family != "distinct" and metric.kind not in ("acknowledgement", "deaths"):
+        yield (*at, "op"), f"== has no failing end on a {metric.kind}; use >= or <=", None
+    yield from _second_bound_refusals(criterion, at, metric)
+    stage = stages.get(criterion.stage)
+    if stage is None:
+        return
+    if stage.kind not in metric.stage_kinds:
+        yield (*at, "metric"), f"{criterion.metric} is not produced by a {stage.kind} stage", None
+        return
+    if isinstance(stage, SoakStage):
+        yield from _sample_refusals(criterion, at, stage, metric)
+    if family in allowed:
+        yield from _bound_refusals(criterion, at, samples_of(stage, metric.scope, criterion.include_control), metric)
+
+
+def _second_bound_refusals(criterion: Criterion, at: KeyPath, metric: MetricFacts) -> Iterator[_Refusal]:
+    second = criterion.deviate_to
+    if second is None:
+        return
+    if metric.kind in NO_SECOND_BOUND or criterion.aggregate == "distinct":
+        yield (*at, "deviate_to"), f"there is no second bound on {metric.kind}: it holds or it does not", None
+    elif criterion.op in (">=", ">") and second >= criterion.value:
+        yield (*at, "deviate_to"), "is not looser than value: it must lie below it", None
+    elif criterion.op in ("<=", "<") and second <= criterion.value:
+        yield (*at, "deviate_to"), "is not looser than value: it must lie above it", None
+
+
+def _sample_refusals(criterion: Criterion, at: KeyPath, stage: SoakStage, metric: MetricFacts) -> Iterator[_Refusal]:
+    samples = samples_of(stage, metric.scope, criterion.include_control)
+    if criterion.metric == BURST_RATIO and stage.reps < BURST_RATIO_REPS:
+        yield (*at, "metric"), f"needs at least {BURST_RATIO_REPS} reps a run; the stage has {stage.reps}", None
+    if not carries_percentile(criterion.aggregate, samples):
+        rank = percentile_rank(criterion.aggregate, samples)
+        yield (
+            (*at, "aggregate"),
+            (f"{criterion.aggregate} of {samples} samples is rank {rank}, an end of them: use min or max"),
+            None,
+        )
+    if criterion.aggregate == "trend" and samples < TREND_SAMPLES:
+        yield (*at, "aggregate"), f"trend needs {TREND_SAMPLES} samples; there are {samples}", None
+    if criterion.include_control and stage.control is None:
+        yield (*at, "include_control"), f"stage {stage.name} has no control", None
+    if criterion.include_control and metric.scope != "rep":
+        yield (
+            (*at, "include_control"),
+            f"{criterion.metric} is one value a {metric.scope}; controls are not in it",
+            None,
+        )
+
+
+def _bound_refusals(criterion: Criterion, at: KeyPath, samples: int, metric: MetricFacts) -> Iterator[_Refusal]:
+    low, high = _attainable(criterion.aggregate, samples, metric)
+    value, op, whole = criterion.value, criterion.op, criterion.aggregate == "distinct"
+    never = {
+        "==": (low is not None and value < low) or (high is not None and value > high),
+        ">=": high is not None and value > high,
+        ">": high is not None and value >= high,
+        "<=": low is not None and value < low,
+        "<": low is not None and value <= low,
+    }[op]
+    always = {
+        "==": low == high == value,
+        ">=": low is not None and value <= low,
+        ">": low is not None and value < low,
+        "<=": high is not None and value >= high,
+        "<": high is not None and value > high,
+    }[op]
+    counted = whole or (metric.kind in ("acknowledgement", "deaths") and criterion.aggregate != "mean")
+    never = never or (op == "==" and counted and value.denominator != 1)
+    shown = f"{criterion.aggregate} of {samples} sample(s) lies within {_end(low)} .. {_end(high)}"
+    if never:
+        yield (*at, "value"), f"no value can meet {op} {decimal_text(value)}: {shown}", None
+    elif always:
+        yield (*at, "value"), f"every value meets {op} {decimal_text(value)}: {shown}", None
+
+
+def _attainable(aggregate: str, samples: int, metric: MetricFacts) -> tuple[Fraction | None, Fraction | None]:
+    if aggregate == "distinct":
+        return Fraction(1), Fraction(samples)
+    if aggregate == "trend":
+        return None, None
+    factor = samples if aggregate == "sum" else 1
+    return (
+        None if metric.low is None else metric.low * factor,
+        None if metric.high is None else metric.high * factor,
+    )
+
+
+def _end(value: Fraction | None) -> str:
+    return "…" if value is None else str(value)

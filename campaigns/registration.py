@@ -1,0 +1,179 @@
+"""Registration: freezing a spec in the ledger before any run, and finding what was frozen (DESIGN section 6)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from campaigns import registry
+from campaigns.registry import LoadedSpec
+from campaigns.spec import FilePrompt, SoakStage, TextPrompt, resolve, resolved_sha256
+from campaigns.weaker import weaker_than
+from ledger.entry import Entry
+from ledger.store import Ledger
+from producer.lane import Lane
+from receipts.errors import InputError
+from receipts.leaves import Registration
+
+
+@dataclass(frozen=True)
+class Registered:
+    """A registration as it stands in the ledger."""
+
+    entry: Entry
+    data: Registration
+    fresh: bool
+    """Whether this call made it."""
+
+
+def register(ledger: Ledger, loaded: LoadedSpec, resolved: dict[str, Any], reason: str | None) -> Registered:
+    """Freeze the spec by raw and resolved digest and sign a checkpoint over it.
+
+    The same spec again changes nothing. A changed one becomes an amendment that names its parent; what it promises
+    less than any earlier registration of the id is written into it.
+    """
+    campaign = loaded.spec.id
+    earlier = list(ledger.entries(kinds={"registration"}, subject=campaign))
+    if earlier:
+        last = Registration.read(earlier[-1].data)
+        if (last.spec_sha256, last.resolved_sha256) == (loaded.spec_sha256, resolved_sha256(resolved)):
+            return Registered(earlier[-1], last, False)
+        if reason is None:
+            raise InputError(
+                f"{campaign} is registered with another text or another meaning\n" + difference(last, loaded, resolved),
+                where=loaded.source,
+                next_step="amend it with --reason TEXT: the amendment is kept beside what it amends",
+            )
+    data = Registration(
+        campaign=campaign,
+        family=loaded.spec.family,
+        spec_sha256=loaded.spec_sha256,
+        resolved_sha256=resolved_sha256(resolved),
+        spec=loaded.raw.decode("utf-8"),
+        resolved=resolved,
+        parent_seq=earlier[-1].seq if earlier else None,
+        after_attempt=_attempts(ledger, campaign) if earlier else None,
+        reason=reason,
+        weaker=_weaker(earlier, resolved),
+    )
+    entry = ledger.append("registration", campaign, data.document())
+    ledger.checkpoint()
+    return Registered(entry, data, True)
+
+
+def require_registered(ledger: Ledger, loaded: LoadedSpec, resolved: dict[str, Any]) -> Registered:
+    """The registration that this very spec has. Raises InputError showing the difference in either digest."""
+    latest = ledger.latest("registration", loaded.spec.id)
+    if latest is None:
+        raise InputError(
+            f"{loaded.spec.id} was never registered in this ledger",
+            where=str(ledger.home.path),
+            next_step=f"run `soakledger campaign register {loaded.spec.id}` before any run",
+        )
+    data = Registration.read(latest.data)
+    if (data.spec_sha256, data.resolved_sha256) != (loaded.spec_sha256, resolved_sha256(resolved)):
+        raise InputError(
+            f"{loaded.spec.id} has changed since it was registered (entry {latest.seq})\n"
+            + difference(data, loaded, resolved),
+            where=loaded.source,
+            next_step="launch the registered spec, or register the change as an amendment with --reason",
+        )
+    return Registered(latest, data, False)
+
+
+def difference(registered: Registration, loaded: LoadedSpec, resolved: dict[str, Any]) -> str:
+    """Both digests and, where one differs, what differs."""
+    lines = [
+        f"  spec     registered {registered.spec_sha256}",
+        f"           now        {loaded.spec_sha256}",
+        f"  resolved registered {registered.resolved_sha256}",
+        f"           now        {resolved_sha256(resolved)}",
+    ]
+    if registered.spec_sha256 != loaded.spec_sha256:
+        lines.append(registry.raw_difference(registered.spec.encode("utf-8"), loaded.raw))
+    if registered.resolved_sha256 != resolved_sha256(resolved):
+        lines.append(registry.resolved_difference(registered.resolved, resolved))
+    return "\n".join(lines)
+
+
+def resolved_for(loaded: LoadedSpec, lane: Lane | None) -> tuple[dict[str, Any], dict[str, list[int]]]:
+    """The resolved spec, and the token ids of its text and file prompts by digest.
+
+    Those need the lane's tokenizer: without a lane they are refused.
+    """
+    ids_by_digest: dict[str, list[int]] = {}
+
+    def read_prompt(prompt: TextPrompt | FilePrompt) -> Sequence[int]:
+        from producer.requests import tokenise
+        from receipts.prompts import prompt_sha256
+
+        if lane is None:
+            raise InputError(
+                f"a prompt from {prompt.source} needs the lane's tokenizer",
+                where=loaded.source,
+                next_step="give --lane",
+            )
+        ids = tokenise(lane.producer.checkpoint, _prompt_text(prompt, loaded))
+        ids_by_digest[prompt_sha256(ids)] = ids
+        return ids
+
+    return resolve(loaded.spec, read_prompt), ids_by_digest
+
+
+def stage_tables(resolved: dict[str, Any], ids_by_digest: dict[str, list[int]]) -> list[dict[str, Any]]:
+    """The stages of a resolved spec with the token ids beside prompts that are not seeded."""
+    tables = []
+    for stage in resolved["stage"]:
+        table = dict(stage)
+        for key in ("prompt", "control"):
+            prompt = table.get(key)
+            if prompt and prompt["prompt_sha256"] in ids_by_digest:
+                table[key] = {**prompt, "ids": ids_by_digest[prompt["prompt_sha256"]]}
+        tables.append(table)
+    return tables
+
+
+def needs_tokenizer(loaded: LoadedSpec) -> bool:
+    """Whether any prompt of the spec is text."""
+    stages = [stage for stage in loaded.spec.stages if isinstance(stage, SoakStage)]
+    prompts = [prompt for stage in stages for prompt in (stage.prompt, stage.control) if prompt is not None]
+    return any(prompt.source != "seeded" for prompt in prompts)
+
+
+def _prompt_text(prompt: TextPrompt | FilePrompt, loaded: LoadedSpec) -> str:
+    if isinstance(prompt, TextPrompt):
+        return prompt.text
+    if loaded.folder is None:
+        raise InputError("a shipped spec has no file prompts", where=loaded.source)
+    path = loaded.folder / prompt.path
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"the prompt file cannot be read: {error}", where=str(path)) from None
+
+
+def _weaker(earlier: Sequence[Entry], resolved: dict[str, Any]) -> tuple[dict[str, str | None], ...]:
+    found = []
+    for entry in earlier:
+        for item in weaker_than(entry.data["resolved"], resolved):
+            shown = item.document()
+            found.append(
+                {
+                    "field": str(shown["field"]),
+                    "old": _text(shown["old"]),
+                    "new": _text(shown["new"]),
+                    "than_seq": str(entry.seq),
+                }
+            )
+    return tuple(found)
+
+
+def _text(value: Any) -> str | None:
+    from receipts import canonical
+
+    return value if value is None or isinstance(value, str) else canonical.dumps(value).decode("utf-8")
+
+
+def _attempts(ledger: Ledger, campaign: str) -> int:
+    return sum(1 for _ in ledger.entries(kinds={"attempt_open"}, subject_prefix=f"{campaign}/"))

@@ -1,0 +1,282 @@
+"""One launch of a registered campaign, from the busy lane that is found first to the checkpoint at the end.
+
+Order (DESIGN section 6): checkpoint → attempt_open → stages → attempt_close → intake of the journal → verdict →
+checkpoint. ``attempt_open`` is durable before anything is done; whatever ends the attempt, it is closed and judged.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from campaigns import judging
+from campaigns.attempt import Attempt, StageMarks
+from campaigns.exclusive import lane_held, note_holder
+from campaigns.intake import Intake
+from campaigns.interrupts import Interrupts
+from campaigns.progress import Progress
+from campaigns.registration import Registered, stage_tables
+from campaigns.stages import preflight, soak
+from campaigns.stages.outcome import StageOutcome
+from ledger.entry import Entry, Ref
+from ledger.reader import LedgerReader
+from ledger.store import Ledger
+from producer import identity as identities
+from producer import lease, receiving, ritual
+from producer.host import linux
+from producer.instance import Artefacts
+from producer.journal import Journal
+from producer.lane import Lane
+from receipts.clock import HostClock
+from receipts.errors import BusyError, IdentityError, InputError, SoakledgerError
+from receipts.kinds import Instance
+from receipts.leaves import AttemptAbandoned, AttemptClose, AttemptOpen, Cleanup, Ended, Enrollment
+from receipts.store import BlobStore, check_writable
+
+NEEDED_BYTES: Final = 64 << 20
+"""What an attempt may write before it is worth opening one."""
+
+
+@dataclass(frozen=True)
+class Launched:
+    """A launch that is over: its number, its verdict, and the signal that ended it, if one did."""
+
+    attempt: int
+    judged: judging.Judged
+    signal: int | None
+
+
+def launch(
+    ledger: Ledger,
+    lane: Lane,
+    registered: Registered,
+    ids_by_digest: dict[str, list[int]],
+    progress: Progress,
+) -> Launched:
+    """Run a registered campaign once. Raises BusyError or InputError before an attempt is opened, never after."""
+    campaign = registered.data.campaign
+    with Interrupts() as interrupts, lane_held(lane, campaign) as lock:
+        check_writable(ledger.home.path, NEEDED_BYTES)
+        clock = HostClock(lane.orchestrator.host)
+        enrollment = current_enrollment(ledger, lane)
+        _require_free(lane)
+        abandon_lost(ledger, clock, campaign)
+        intake = Intake(ledger, Journal(lane.producer.work_dir, lane.name, clock))
+        intake.take()
+        opened = _open(ledger, lane, registered, enrollment, clock)
+        attempt = _attempt(ledger, lane, opened, clock, enrollment)
+        note_holder(lock, attempt.subject)
+        intake.campaign, intake.attempt = campaign, attempt.number
+        progress.say(f"attempt {attempt.subject} opened as entry {opened.seq}")
+        stages = stage_tables(registered.data.resolved, ids_by_digest)
+        _run_and_close(attempt, stages, intake, interrupts, progress)
+        progress.say("judging")
+        judged = judging.store_verdict(ledger, campaign, attempt.number)
+        return Launched(attempt.number, judged, interrupts.signal)
+
+
+def current_enrollment(ledger: Ledger, lane: Lane) -> Entry:
+    """The lane's enrollment, which must be of the identity that the lane holds now."""
+    entry = ledger.latest("enrollment", lane.name)
+    if entry is None:
+        raise InputError(
+            f"lane {lane.name} is not enrolled in this ledger",
+            where=str(ledger.home.path),
+            next_step=f"run `soakledger lane enroll --lane {lane.source}`",
+        )
+    data = Enrollment.read(entry.data)
+    found = identities.digest(identities.read(lane.producer.identity))
+    if data.identity_sha256 != found:
+        raise IdentityError(
+            f"identity: enrolled {data.identity_sha256} (entry {entry.seq}), found {found}",
+            where=str(lane.producer.identity),
+            next_step=f"enroll it: `soakledger lane enroll --lane {lane.source}`",
+        )
+    return entry
+
+
+def abandon_lost(ledger: Ledger, clock: HostClock, campaign: str) -> None:
+    """Record attempts of this campaign whose orchestrator is gone, on this host only, and judge what they have."""
+    for entry in ledger.entries(kinds={"attempt_open"}, subject_prefix=f"{campaign}/"):
+        data = AttemptOpen.read(entry.data)
+        closed = any(ledger.latest(kind, entry.subject) for kind in ("attempt_close", "attempt_abandoned"))
+        if closed or data.host != clock.host or is_running(data):
+            continue
+        found = "another boot" if data.boot_id != clock.boot_id else "its process is gone"
+        ledger.append(
+            "attempt_abandoned",
+            entry.subject,
+            AttemptAbandoned(
+                campaign=campaign,
+                attempt=data.attempt,
+                ended="abandoned",
+                found=found,
+                pid=data.pid,
+                start_ticks=data.start_ticks,
+                boot_id=data.boot_id,
+            ).document(),
+        )
+    for entry in ledger.entries(kinds={"attempt_abandoned", "attempt_close"}, subject_prefix=f"{campaign}/"):
+        if ledger.latest("verdict", entry.subject) is None:
+            judging.store_verdict(ledger, campaign, int(entry.data["attempt"]))
+
+
+def is_running(opened: AttemptOpen) -> bool:
+    """Whether exactly the process that opened the attempt still runs here."""
+    return linux.is_alive(
+        Instance(host=opened.host, boot_id=opened.boot_id, pid=opened.pid, start_ticks=opened.start_ticks)
+    )
+
+
+def _require_free(lane: Lane) -> None:
+    """A lane whose accelerator is someone else's is busy; its own ready producer is no stranger."""
+    holder = lease.holder(lane.producer.lease)
+    resident = Artefacts.of(lane).ready_instance()
+    if holder is not None and (resident is None or resident.pid != holder.pid):
+        raise BusyError(f"the accelerator lease is held by {holder}", where=str(lane.producer.lease))
+
+
+def _open(ledger: Ledger, lane: Lane, registered: Registered, enrollment: Entry, clock: HostClock) -> Entry:
+    checkpoint = ledger.checkpoint()
+    myself = linux.instance_of(os.getpid(), clock.host)
+    data = registered.data
+    identity = Enrollment.read(enrollment.data)
+
+    def build(reader: LedgerReader) -> tuple[str, Any, Ref | None]:
+        earlier = list(reader.entries(kinds={"attempt_open"}, subject_prefix=f"{data.campaign}/"))
+        opened = AttemptOpen(
+            host=clock.host,
+            boot_id=clock.boot_id,
+            clock=clock.clock,
+            campaign=data.campaign,
+            family=data.family,
+            attempt=len(earlier) + 1,
+            rehearsal=False,
+            registration_seq=registered.entry.seq,
+            spec_sha256=data.spec_sha256,
+            resolved_sha256=data.resolved_sha256,
+            lane=lane.name,
+            lane_sha256=lane.sha256,
+            identity=identity.identity_sha256,
+            cache_identity=identity.cache_identity,
+            enrollment_seq=enrollment.seq,
+            checkpoint_note_sha256=checkpoint.note_sha256,
+            prev_attempt_open=earlier[-1].seq if earlier else None,
+            attempts_before=len(earlier),
+            at_ns=str(clock.stamp()),
+            pid=myself.pid,
+            start_ticks=myself.start_ticks,
+        )
+        return f"{data.campaign}/{opened.attempt}", opened.document(), None
+
+    return ledger.append_built("attempt_open", build)
+
+
+def _attempt(ledger: Ledger, lane: Lane, opened: Entry, clock: HostClock, enrollment: Entry) -> Attempt:
+    data = AttemptOpen.read(opened.data)
+    return Attempt(
+        ledger=ledger,
+        lane=lane,
+        clock=clock,
+        campaign=data.campaign,
+        number=data.attempt,
+        open_entry=opened,
+        enrollment_seq=enrollment.seq,
+        identity=data.identity,
+        cache_identity=data.cache_identity,
+        blobs=BlobStore(ledger.home.blobs),
+    )
+
+
+def _run_and_close(
+    attempt: Attempt, stages: list[dict[str, Any]], intake: Intake, interrupts: Interrupts, progress: Progress
+) -> None:
+    """Run the stages; whatever happens, put back what was taken and close the attempt."""
+    found = Artefacts.of(attempt.lane).ready_instance()
+    receiver: receiving.RunningReceiver | None = None
+    outcome = StageOutcome("done")
+    try:
+        for stage in stages:
+            if stage["kind"] == "soak" and receiver is None:
+                receiver = soak.ensure_receiver(attempt)
+            outcome = _run_stage(attempt, stage, intake, interrupts, progress)
+            if outcome.ending != "done":
+                break
+    except SoakledgerError as error:
+        progress.say(str(error))
+        outcome = StageOutcome("precondition", str(error))
+    except BaseException as error:
+        outcome = StageOutcome("interrupted", f"{type(error).__name__}: {error}")
+        raise
+    finally:
+        cleanup = _put_back(attempt, found, receiver)
+        _close(attempt, [stage["name"] for stage in stages], outcome, interrupts, cleanup)
+        intake.take()
+
+
+def _run_stage(
+    attempt: Attempt, stage: dict[str, Any], intake: Intake, interrupts: Interrupts, progress: Progress
+) -> StageOutcome:
+    if interrupts:
+        return StageOutcome("interrupted")
+    marks = attempt.marks.setdefault(stage["name"], StageMarks())
+    marks.started_ns = attempt.clock.stamp()
+    progress.say(f"stage {stage['name']}")
+    try:
+        if stage["kind"] == "preflight":
+            outcome = preflight.run(attempt, stage["name"], progress)
+        else:
+            outcome = soak.run(soak.SoakRun(attempt, stage, intake, interrupts, progress))
+    finally:
+        marks.closed_ns = attempt.clock.stamp()
+    marks.reached_end = outcome.ending == "done"
+    return outcome
+
+
+def _put_back(
+    attempt: Attempt, found: Instance | None, receiver: receiving.RunningReceiver | None
+) -> tuple[Cleanup, ...]:
+    """Leave the lane as it was found: stop what this attempt started and nothing else."""
+    done = []
+    if receiver is not None:
+        done.append(_guarded("receiver stopped", receiver.stop))
+    running = Artefacts.of(attempt.lane).ready_instance()
+    if running is not None and found is None:
+        why = f"end of {attempt.subject}"
+        done.append(_guarded("producer stopped", lambda: ritual.stop(attempt.lane, attempt.clock, running, why)))
+    return tuple(done)
+
+
+def _guarded(what: str, act: Callable[[], None]) -> Cleanup:
+    try:
+        act()
+    except (SoakledgerError, OSError) as error:
+        return Cleanup(what=what, ok=False, found=str(error))
+    return Cleanup(what=what, ok=True, found=None)
+
+
+def _close(
+    attempt: Attempt,
+    stages: list[str],
+    outcome: StageOutcome,
+    interrupts: Interrupts,
+    cleanup: tuple[Cleanup, ...],
+) -> None:
+    ended: Ended = {"done": "complete", "precondition": "precondition", "interrupted": "interrupted"}[outcome.ending]  # type: ignore[assignment]
+    clock = attempt.clock
+    data = AttemptClose(
+        host=clock.host,
+        boot_id=clock.boot_id,
+        clock=clock.clock,
+        campaign=attempt.campaign,
+        attempt=attempt.number,
+        ended=ended,
+        signal=interrupts.name,
+        reason=outcome.reason,
+        stages=attempt.stage_closes(stages),
+        cleanup=cleanup,
+        at_ns=str(clock.stamp()),
+    )
+    attempt.ledger.append("attempt_close", attempt.subject, data.document())

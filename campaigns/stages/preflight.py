@@ -1,0 +1,124 @@
+"""preflight: everything that must hold before the producer is used; a failed item ends the attempt there."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+from campaigns.attempt import Attempt, Place
+from campaigns.progress import Progress
+from campaigns.stages.outcome import StageOutcome
+from ledger.keys import key_path
+from producer import identity as identities
+from producer import lease
+from producer.instance import Artefacts
+from receipts import environment
+from receipts.errors import SoakledgerError
+from receipts.kinds import Check, PreflightBody
+from receipts.store import check_writable
+
+DISK_FLOOR_BYTES: Final = 256 << 20
+MEMORY_FACTOR: Final = 2
+"""Free memory wanted, as a multiple of the KV allocation: weights and the receiver's buffer come on top."""
+
+
+def run(attempt: Attempt, stage: str, progress: Progress) -> StageOutcome:
+    """Check, record the checks and the environment, and say whether the attempt may go on."""
+    tree = attempt.tree()
+    attempt.write(Place(stage), "environment", environment.capture(attempt.clock), tree)
+    begun = attempt.begin()
+    checks = tuple(_guarded(name, check) for name, check in _checks(attempt, progress))
+    attempt.write(Place(stage), "preflight", PreflightBody(checks=checks, span=attempt.span(begun)), tree)
+    failed = [check for check in checks if not check.ok]
+    for check in failed:
+        progress.say(f"preflight {check.name}: expected {check.expected}, found {check.found}")
+    if failed:
+        return StageOutcome("precondition", "preflight failed: " + ", ".join(check.name for check in failed))
+    return StageOutcome("done")
+
+
+def _checks(attempt: Attempt, progress: Progress) -> Iterator[tuple[str, Callable[[], Check]]]:
+    yield "identity", lambda: _identity(attempt, progress)
+    yield "lease", lambda: _lease(attempt)
+    yield "disk", lambda: _disk(attempt.ledger.home.path)
+    yield "key", lambda: _key(attempt)
+    yield "memory", lambda: _memory(attempt)
+
+
+def _guarded(name: str, check: Callable[[], Check]) -> Check:
+    try:
+        return check()
+    except SoakledgerError as error:
+        return Check(name=name, ok=False, expected=None, found=str(error), how="refused")
+
+
+def _identity(attempt: Attempt, progress: Progress) -> Check:
+    lane = attempt.lane
+    progress.say("preflight: hashing vLLM, torch, the checkpoint and the overlay")
+    enrolled = identities.read(lane.producer.identity)
+    found = identities.files_half(lane, progress.hashing)
+    identities.require_equal(enrolled, found, where=str(lane.producer.identity))
+    return Check(
+        name="identity",
+        ok=identities.digest(enrolled) == attempt.identity,
+        expected=attempt.identity,
+        found=identities.digest(enrolled),
+        how="every file hashed (sha256)",
+    )
+
+
+def _lease(attempt: Attempt) -> Check:
+    lane = attempt.lane
+    holder = lease.holder(lane.producer.lease)
+    resident = Artefacts.of(lane).ready_instance()
+    ours = holder is not None and resident is not None and holder.pid == resident.pid
+    return Check(
+        name="lease",
+        ok=holder is None or ours,
+        expected="free, or held by this lane's producer",
+        found="free" if holder is None else f"held by {holder}",
+        how="flock",
+    )
+
+
+def _disk(home: Path) -> Check:
+    check_writable(home, 1 << 20)
+    free = shutil.disk_usage(home).free
+    return Check(
+        name="disk",
+        ok=free >= DISK_FLOOR_BYTES,
+        expected=f"at least {DISK_FLOOR_BYTES} bytes free",
+        found=f"{free} bytes free",
+        how="a file written and synced; statvfs",
+    )
+
+
+def _key(attempt: Attempt) -> Check:
+    path = key_path(attempt.ledger.origin, os.environ)
+    attempt.ledger.signing_key()
+    private = not path.stat().st_mode & 0o077
+    return Check(
+        name="key",
+        ok=private,
+        expected="the ledger's own key, readable by its owner only",
+        found=f"mode {path.stat().st_mode & 0o777:o}",
+        how="loaded and compared with genesis",
+    )
+
+
+def _memory(attempt: Attempt) -> Check:
+    wanted = MEMORY_FACTOR * attempt.lane.producer.kv_cache_memory_bytes
+    resident = Artefacts.of(attempt.lane).ready_instance()
+    available = psutil.virtual_memory().available
+    return Check(
+        name="memory",
+        ok=resident is not None or available >= wanted,
+        expected=f"at least {wanted} bytes available" if resident is None else "the producer is loaded already",
+        found=f"{available} bytes available",
+        how="MemAvailable",
+    )

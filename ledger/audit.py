@@ -1,0 +1,361 @@
+"""Verification of a whole evidence home: every fault at once, and exactly what was and was not looked at.
+
+It opens the database by itself, reading only, needs no private key, creates nothing, and goes on past damage
+wherever something behind it can still be checked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from ledger import merkle, note, schema, seen
+from ledger.audit_entries import EntriesSeen, EntryPass, NamedFile, Start, from_the_beginning
+from ledger.audit_files import check_blobs, check_files, listed_files, orphans
+from ledger.entry import Head, Ref, parse_leaf
+from ledger.findings import AuditReport, Fault, Findings
+from ledger.home import EvidenceHome
+from ledger.keys import VerifyKey, key_path
+from ledger.projections import blobs_named
+from receipts.errors import EvidenceError, SoakledgerError
+
+__all__ = ["AuditReport", "Fault", "verify"]
+
+_ENTRY_TAIL: Final = "SELECT CAST(body AS BLOB), seq FROM entry WHERE seq >= ? ORDER BY seq"
+
+
+@dataclass(frozen=True)
+class _CheckpointRow:
+    size: int
+    key_id: str
+    root: str
+    note: bytes
+
+
+@dataclass
+class _Audit:
+    """One verification: the home, what it may use, and what it has found so far."""
+
+    home: EvidenceHome
+    environ: Mapping[str, str]
+    findings: Findings
+    origin: str | None = None
+    key: VerifyKey | None = None
+    head: Head | None = None
+
+
+def verify(
+    home: EvidenceHome, *, all: bool = True, files: bool = True, environ: Mapping[str, str] | None = None
+) -> AuditReport:
+    """Verify the ledger of ``home`` and its evidence.
+
+    ``all`` False re-reads only the entries behind the last checkpoint that verifies, ``files`` False leaves the
+    receipt files and blobs unread; the report says so. Raises nothing for what is wrong with the evidence.
+    A clean verification moves this machine's last-seen mark forward where there is one.
+    """
+    audit = _Audit(home, os.environ if environ is None else environ, Findings())
+    if _is_there(audit):
+        # Listed before the head is read: a receipt's file is there before its entry.
+        listed = listed_files(home) if files else []
+        try:
+            with contextlib.closing(_connect(home)) as connection:
+                _verify_database(audit, connection, all=all, files=files, listed=listed)
+        except (sqlite3.Error, SoakledgerError) as error:
+            audit.findings.fault(str(home.ledger_db), f"the database cannot be read: {error}")
+    report = audit.findings.report(str(home.path), audit.origin, audit.head)
+    if report.ok and audit.origin and audit.head:
+        with contextlib.suppress(SoakledgerError):
+            seen.advance(seen.Mark(audit.origin, audit.head.size, audit.head.root), audit.environ, create=False)
+    return report
+
+
+def _is_there(audit: _Audit) -> bool:
+    path = audit.home.ledger_db
+    if not path.exists():
+        audit.findings.fault(str(path), "there is no ledger here")
+    elif path.stat().st_size == 0:
+        audit.findings.fault(str(path), "the ledger file is empty: 0 bytes")
+    else:
+        return True
+    return False
+
+
+def _connect(home: EvidenceHome) -> sqlite3.Connection:
+    from ledger.connection import connect  # imported late: brings SQLAlchemy
+
+    return connect(home.ledger_db, "read")
+
+
+def _verify_database(
+    audit: _Audit, connection: sqlite3.Connection, *, all: bool, files: bool, listed: list[str]
+) -> None:
+    _check_schema(audit, connection)
+    _read_genesis(audit, connection)
+    rows = _checkpoint_rows(audit, connection)
+    file_names = _checkpoint_file_names(audit)
+    mark = _mark(audit)
+    # Read last: what the marks and checkpoints speak of was there before.
+    (last,) = connection.execute("SELECT max(seq) FROM entry").fetchone()
+    size = 0 if last is None else last + 1
+    sizes = {row.size for row in rows} | {int(name.partition(".")[0]) for name in file_names}
+    start = from_the_beginning() if all else _start_at_checkpoint(audit, connection, rows, size)
+    found = EntryPass(
+        connection,
+        audit.findings,
+        size=size,
+        origin=audit.origin,
+        start=start,
+        wanted_sizes=sizes | ({mark.size} if mark else set()),
+    ).run()
+    audit.head = found.head
+    if size == 0:
+        audit.findings.fault(str(audit.home.ledger_db), "the ledger is empty: it has no entries")
+    _check_checkpoints(audit, rows, file_names, found, start.frontier.size)
+    _check_mark(audit, mark, found, start.frontier.size)
+    _check_evidence(audit, connection, found, files=files, all=all, listed=listed)
+    _say_what_is_outside(audit)
+
+
+def _check_schema(audit: _Audit, connection: sqlite3.Connection) -> None:
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if version > schema.SCHEMA_VERSION:
+        audit.findings.not_checked.append(
+            f"the stored SQL: the ledger has schema {version}, this release knows {schema.SCHEMA_VERSION}"
+        )
+        return
+    expected = schema.expected_objects()
+    stored = {(kind, name): sql for kind, name, sql in connection.execute(schema.STORED_OBJECTS)}
+    for kind, name in sorted(expected.keys() | stored.keys()):
+        want, have = expected.get((kind, name)), stored.get((kind, name))
+        if have is None:
+            audit.findings.fault(f"{kind} {name}", "is missing from the database")
+        elif want is None:
+            audit.findings.fault(f"{kind} {name}", "is in the database and not of this schema", found=have)
+        elif want != have:
+            audit.findings.fault(
+                f"{kind} {name}", "was replaced: its SQL is not that of this schema", expected=want, found=have
+            )
+
+
+def _read_genesis(audit: _Audit, connection: sqlite3.Connection) -> None:
+    row = connection.execute("SELECT CAST(body AS BLOB) FROM entry WHERE seq = 0").fetchone()
+    if row is None:
+        return
+    try:
+        leaf = parse_leaf(bytes(row[0]), 0)
+        data = leaf["data"]
+        if leaf["kind"] != "genesis" or leaf["origin"] != data["origin"]:
+            raise EvidenceError("the first entry is no genesis of this origin")
+        audit.origin = str(data["origin"])
+        audit.key = VerifyKey.from_text(audit.origin, str(data["public_key"]))
+    except (EvidenceError, KeyError, TypeError) as error:
+        audit.findings.fault("entry 0", f"gives no origin and public key: {error}", entry=0)
+
+
+def _checkpoint_rows(audit: _Audit, connection: sqlite3.Connection) -> list[_CheckpointRow]:
+    query = "SELECT tree_size, key_id, root, CAST(note AS BLOB) FROM checkpoint ORDER BY tree_size, key_id"
+    try:
+        return [_CheckpointRow(row[0], row[1], row[2], bytes(row[3])) for row in connection.execute(query)]
+    except sqlite3.Error as error:
+        audit.findings.fault("table checkpoint", f"cannot be read: {error}")
+        return []
+
+
+def _checkpoint_file_names(audit: _Audit) -> list[str]:
+    folder = audit.home.checkpoints
+    names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+    sized = [name for name in names if name.endswith(".checkpoint") and name.partition(".")[0].isdecimal()]
+    audit.findings.orphans += [f"checkpoints/{name}" for name in names if name not in sized]
+    return sized
+
+
+def _verified(audit: _Audit, where: str, data: bytes) -> note.Checkpoint | None:
+    """The checkpoint in ``data`` if the ledger's own key signed it, else a fault."""
+    try:
+        if audit.key is None:
+            return note.parse_checkpoint(data)[0]
+        return note.verify_checkpoint(data, audit.key)
+    except EvidenceError as error:
+        audit.findings.fault(where, error.what)
+        return None
+
+
+def _check_checkpoints(
+    audit: _Audit, rows: list[_CheckpointRow], file_names: list[str], found: EntriesSeen, first: int
+) -> None:
+    notes_by_size: dict[int, set[bytes]] = {}
+    for row in rows:
+        notes_by_size.setdefault(row.size, set()).add(row.note)
+        where = f"table checkpoint, size {row.size}"
+        checkpoint = _verified(audit, where, row.note)
+        if checkpoint is None:
+            continue
+        key_id = audit.key.key_id.hex() if audit.key else row.key_id
+        columns = (row.size, row.key_id, "sha256:" + row.root)
+        if columns != (checkpoint.size, key_id, checkpoint.root):
+            audit.findings.fault(where, "its columns differ from its note")
+        _check_root(audit, where, checkpoint, found, first)
+    for name in file_names:
+        data = _file_of_checkpoint(audit, name)
+        if data is None:
+            continue
+        where, size = f"checkpoints/{name}", int(name.partition(".")[0])
+        if data in notes_by_size.get(size, set()):
+            notes_by_size[size].discard(data)
+            continue  # its row was checked
+        checkpoint = _verified(audit, where, data)
+        if checkpoint is not None:
+            if checkpoint.size != size:
+                audit.findings.fault(where, "its name is not its size", expected=checkpoint.size, found=size)
+            _check_root(audit, where, checkpoint, found, first)
+    present = {int(name.partition(".")[0]) for name in file_names}
+    for size in sorted(size for size, notes in notes_by_size.items() if notes and size not in present):
+        audit.findings.fault(f"checkpoints/{size}.checkpoint", "the file is missing")
+    for size in sorted(size for size, notes in notes_by_size.items() if notes and size in present):
+        audit.findings.fault(f"checkpoints/{size}.checkpoint", "the file is not the checkpoint that the ledger holds")
+    _anchor_to_checkpoints(audit, rows)
+
+
+def _file_of_checkpoint(audit: _Audit, name: str) -> bytes | None:
+    from receipts.store import open_below
+
+    try:
+        with open_below(audit.home.path, f"checkpoints/{name}") as file:
+            return file.read(note.MAX_NOTE_BYTES + 1)
+    except OSError as error:
+        audit.findings.fault(f"checkpoints/{name}", f"cannot be read as a regular file: {error.strerror}")
+        return None
+
+
+def _check_root(audit: _Audit, where: str, checkpoint: note.Checkpoint, found: EntriesSeen, first: int) -> None:
+    audit.findings.count("checkpoints")
+    if checkpoint.size > found.head.size:
+        audit.findings.fault(
+            where,
+            "the ledger's tail was cut: the checkpoint signs more entries than there are",
+            expected=f"{checkpoint.size} entries",
+            found=f"{found.head.size} entries",
+        )
+    elif checkpoint.size in found.roots:
+        if found.roots[checkpoint.size] != checkpoint.root:
+            audit.findings.fault(
+                where,
+                f"the first {checkpoint.size} entries are not those that were signed",
+                expected=checkpoint.root,
+                found=found.roots[checkpoint.size],
+            )
+    elif checkpoint.size < first:
+        audit.findings.not_checked.append(f"the root of {where}, which lies before the entries that were read")
+    else:
+        audit.findings.fault(where, "its root cannot be compared, because entries before it are missing")
+
+
+def _anchor_to_checkpoints(audit: _Audit, rows: list[_CheckpointRow]) -> None:
+    if rows and audit.key:
+        audit.findings.anchored_to.append(
+            f"{len(rows)} checkpoints by the ledger's own key {audit.key.key_id.hex()}, "
+            f"the last over {rows[-1].size} entries"
+        )
+        if audit.head and rows[-1].size < audit.head.size:
+            audit.findings.not_checked.append(
+                f"a signature over entries {rows[-1].size} … {audit.head.size - 1}: no checkpoint covers them yet"
+            )
+    elif audit.head:
+        audit.findings.not_checked.append("signatures: the ledger holds no checkpoint")
+
+
+def _mark(audit: _Audit) -> seen.Mark | None:
+    if audit.origin is None:
+        return None
+    try:
+        return seen.read_mark(audit.origin, audit.environ)
+    except EvidenceError as error:
+        audit.findings.fault(str(error.where), error.what)
+        return None
+
+
+def _check_mark(audit: _Audit, mark: seen.Mark | None, found: EntriesSeen, first: int) -> None:
+    if mark is None:
+        audit.findings.not_checked.append("a rollback since an earlier visit: this machine has no last-seen mark")
+    elif mark.size > found.head.size:
+        audit.findings.fault(
+            str(audit.home.ledger_db),
+            "the ledger's tail was cut: this machine has seen more entries than there are",
+            expected=f"{mark.size} entries",
+            found=f"{found.head.size} entries",
+        )
+    elif mark.size in found.roots:
+        if found.roots[mark.size] != mark.root:
+            audit.findings.fault(
+                str(audit.home.ledger_db),
+                f"the first {mark.size} entries are not those that this machine has seen",
+                expected=mark.root,
+                found=found.roots[mark.size],
+            )
+        else:
+            audit.findings.anchored_to.append(f"this machine's last-seen mark over {mark.size} entries")
+    elif mark.size < first:
+        audit.findings.not_checked.append("the last-seen mark, which lies before the entries that were read")
+
+
+def _start_at_checkpoint(audit: _Audit, connection: sqlite3.Connection, rows: list[_CheckpointRow], size: int) -> Start:
+    """Behind the newest checkpoint whose signature and stored nodes agree, else at the beginning."""
+    for row in reversed([row for row in rows if 0 < row.size <= size]):
+        try:
+            checkpoint = note.verify_checkpoint(row.note, audit.key) if audit.key else None
+            start = _stored_start(connection, row.size)
+        except (EvidenceError, ValueError, TypeError):
+            continue
+        if checkpoint and checkpoint.size == row.size and checkpoint.root == "sha256:" + start.frontier.root().hex():
+            audit.findings.not_checked.append(f"entries 0 … {row.size - 1}, which the checkpoint over them stands for")
+            return start
+    return from_the_beginning()
+
+
+def _stored_start(connection: sqlite3.Connection, size: int) -> Start:
+    hashes: list[bytes] = []
+    (last_leaf,) = connection.execute("SELECT leaf_hash FROM entry WHERE seq = ?", (size - 1,)).fetchone()
+    for level, index in merkle.frontier_keys(size):
+        query = 'SELECT hash FROM node WHERE level = ? AND "index" = ?'
+        row = connection.execute(query, (level, index)).fetchone() if level else (last_leaf,)
+        hashes.append(bytes.fromhex(row[0]))
+    return Start(merkle.Frontier(size, hashes), last_leaf)
+
+
+def _check_evidence(
+    audit: _Audit, connection: sqlite3.Connection, found: EntriesSeen, *, files: bool, all: bool, listed: list[str]
+) -> None:
+    if not files:
+        audit.findings.not_checked.append("receipt files, verdict files and blobs")
+        return
+    check_files(audit.home, found.files, audit.findings)
+    check_blobs(audit.home, found.blobs, audit.findings)
+    if not all:
+        audit.findings.not_checked.append("files that no entry names")
+        return
+    later = list(_named_since(connection, found.head.size))
+    named = found.files + [item for item, _ in later if item]
+    blobs = dict(found.blobs) | {digest: seq for _, digests in later for digest, seq in digests.items()}
+    audit.findings.orphans += orphans(listed, named, blobs)
+
+
+def _named_since(connection: sqlite3.Connection, size: int) -> Iterator[tuple[NamedFile | None, dict[str, int]]]:
+    """Files and blobs that entries name which came in while this verification ran: they are no orphans."""
+    for body, seq in connection.execute(_ENTRY_TAIL, (size,)):
+        with contextlib.suppress(EvidenceError):
+            leaf = parse_leaf(bytes(body), seq)
+            ref = Ref.read(leaf["ref"])
+            yield NamedFile(seq, ref) if ref else None, {digest: seq for _, digest in blobs_named(leaf["data"])}
+
+
+def _say_what_is_outside(audit: _Audit) -> None:
+    audit.findings.not_checked.append("whether anyone outside this machine has seen this head: export and keep it")
+    if audit.origin and not key_path(audit.origin, audit.environ).exists():
+        audit.findings.not_checked.append(
+            "the signing key, which is not on this machine: no new checkpoint can be made"
+        )
+    audit.findings.not_checked.append("whether what the receipts say is true of the machines that wrote them")

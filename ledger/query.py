@@ -1,0 +1,109 @@
+"""What the command line asks of a ledger, as typed rows. No printing, no transaction left open."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from ledger.entry import Entry
+from ledger.store import Ledger
+
+_ATTEMPT_COLUMNS: Final = (
+    "campaign", "attempt", "family", "lane", "opened_at", "closed_at", "ended", "verdict",
+    "open_seq", "close_seq", "verdict_seq", "host", "boot_id", "pid", "start_ticks",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class AttemptRow:
+    """An attempt with its end and its latest verdict; None where there is none yet."""
+
+    campaign: str
+    attempt: int
+    family: str | None
+    lane: str | None
+    opened_at: str
+    closed_at: str | None
+    ended: str | None
+    verdict: str | None
+    open_seq: int
+    close_seq: int | None
+    verdict_seq: int | None
+    host: str | None
+    boot_id: str | None
+    pid: int | None
+    start_ticks: str | None
+
+
+@dataclass(frozen=True)
+class CampaignRow:
+    """One registration of a campaign."""
+
+    registration_seq: int
+    campaign: str
+    family: str
+    registered_at: str
+    spec_sha256: str
+    resolved_sha256: str
+    parent: str | None
+    reason: str | None
+
+
+def log(
+    ledger: Ledger,
+    *,
+    first: int = 0,
+    limit: int | None = None,
+    kind: str | None = None,
+    subject: str | None = None,
+    campaign: str | None = None,
+    attempt: int | None = None,
+) -> Iterator[Entry]:
+    """Entries from ``first`` on that fit every filter given, at most ``limit``.
+
+    ``campaign`` and ``attempt`` go by the data of an entry, so registration, attempts, receipts and verdicts of
+    a campaign are all found.
+    """
+    kinds = None if kind is None else (kind,)
+    found = (
+        entry for entry in ledger.entries(first, kinds=kinds, subject=subject) if _concerns(entry, campaign, attempt)
+    )
+    return islice(found, limit)
+
+
+def show(ledger: Ledger, seq: int) -> Entry:
+    """One entry, its columns compared with its body. Raises InputError (no such entry) or EvidenceError."""
+    entry = ledger.entry(seq)
+    _ = entry.leaf
+    return entry
+
+
+def attempts(ledger: Ledger, campaign: str | None = None) -> list[AttemptRow]:
+    """The attempts of a campaign, or all, in the order they were opened."""
+    view = sa.table("attempts_with_verdicts", *(sa.column(name) for name in _ATTEMPT_COLUMNS))
+    query = sa.select(view).order_by(view.c.open_seq)
+    if campaign is not None:
+        query = query.where(view.c.campaign == campaign)
+    return [AttemptRow(*row) for row in ledger.fetch(query)]
+
+
+def campaigns(ledger: Ledger) -> list[CampaignRow]:
+    """Every registration, in order."""
+    columns = tuple(CampaignRow.__dataclass_fields__)
+    table = sa.table("campaign", *(sa.column(name) for name in columns))
+    return [CampaignRow(*row) for row in ledger.fetch(sa.select(table).order_by(table.c.registration_seq))]
+
+
+def _concerns(entry: Entry, campaign: str | None, attempt: int | None) -> bool:
+    if campaign is None and attempt is None:
+        return True
+    data: Any = entry.data
+    if not isinstance(data, dict):
+        return False
+    return (campaign is None or data.get("campaign") == campaign) and (
+        attempt is None or data.get("attempt") == attempt
+    )

@@ -1,0 +1,51 @@
+"""Exit status 75: its three sites, and the words that a dying producer leaves (DESIGN section 8).
+
+EX_TEMPFAIL says "died on purpose, try again". The watchdog cannot write a journal record, because it fires while
+nothing else in the process can run; its armed deadline therefore lies in a small file before every engine call.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Final, NoReturn
+
+from receipts import canonical
+from receipts.errors import CanonicalError
+from receipts.events import DeathSite
+from receipts.kinds import Instance
+
+EXIT_TEMPFAIL: Final = 75
+ARMED: Final = "watchdog-armed.json"
+
+
+def die(site: DeathSite, reason: str) -> NoReturn:
+    """Leave now with status 75 and one line of reason on stderr. No cleanup: a broken engine cannot be trusted with it."""
+    sys.stderr.write(f"soakledger producer: exit 75 ({site}): {' '.join(reason.split())}\n")
+    sys.stderr.flush()
+    os._exit(EXIT_TEMPFAIL)
+
+
+def note_armed(work_dir: Path, instance: Instance, seconds: int) -> None:
+    """Leave the watchdog's last words in advance: whose watchdog is armed, for how long."""
+    path = work_dir / ARMED
+    path.write_bytes(canonical.file_bytes({"instance": instance.document(), "seconds": seconds}))
+
+
+def note_disarmed(work_dir: Path) -> None:
+    (work_dir / ARMED).unlink(missing_ok=True)
+
+
+def site_of_status(status: int, work_dir: Path, instance: Instance) -> DeathSite:
+    """The site of an end that nobody journalled, from its exit status (negative: a signal's number)."""
+    if status < 0:
+        return "signal"
+    if status != EXIT_TEMPFAIL:
+        return "exit"
+    # Of the three sites only the watchdog dies without a record of its own.
+    try:
+        armed = canonical.parse((work_dir / ARMED).read_bytes())
+    except (OSError, CanonicalError):
+        return "not_known"
+    return "watchdog" if armed.get("instance") == instance.document() else "not_known"

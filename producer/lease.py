@@ -1,0 +1,87 @@
+"""The accelerator lease: one flock, held for the producer's whole life.
+
+The path is the lab's (``/tmp/ferrite.gpu.lock``), so that everything that wants the accelerator waits in one
+line. The kernel drops the lock with its holder: a lease is never stale, and never taken from anyone.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from producer.host import linux
+from receipts.errors import InputError, LeaseHeldError
+
+
+@dataclass(frozen=True)
+class Lease:
+    """A held lease. It ends with ``release`` or with the process."""
+
+    path: Path
+    descriptor: int
+
+    @classmethod
+    def take(cls, path: Path) -> Lease:
+        """Take the lease without waiting. Raises LeaseHeldError naming the holder."""
+        descriptor = _open(path)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            raise held_error(path) from None
+        lease = cls(path, descriptor)
+        if not lease.is_on_path():
+            lease.release()
+            raise LeaseHeldError(
+                "the lock file was replaced while it was being locked",
+                where=str(path),
+                next_step="find out who removes the lease file; it must never be unlinked",
+            )
+        return lease
+
+    def is_on_path(self) -> bool:
+        """Whether the held descriptor is still the file at the path: an unlinked lock file gives two holders."""
+        try:
+            held, named = os.fstat(self.descriptor), self.path.stat()
+        except OSError:
+            return False
+        return (held.st_dev, held.st_ino) == (named.st_dev, named.st_ino)
+
+    def release(self) -> None:
+        os.close(self.descriptor)
+
+
+def holder(path: Path) -> linux.Holder | None:
+    """Who holds the lease right now; None when it is free. Never takes it for longer than the question."""
+    if not path.exists():
+        return None
+    descriptor = _open(path)
+    try:
+        # A shared lock collides with the exclusive one, but two askers never refuse one another.
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        found = linux.flock_holders(path)
+        return found[0] if found else linux.Holder(0, "not visible from here", "not known", None)
+    finally:
+        os.close(descriptor)
+    return None
+
+
+def held_error(path: Path) -> LeaseHeldError:
+    """The refusal that names pid, command and user of the holder."""
+    found = holder(path)
+    who = str(found) if found else "a process that has just let go"
+    return LeaseHeldError(
+        f"the accelerator lease is held by {who}",
+        where=str(path),
+        next_step="wait for it to end, or stop it the way it was started; the lease is never taken by force",
+    )
+
+
+def _open(path: Path) -> int:
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+    except OSError as error:
+        raise InputError(f"the lease file cannot be opened: {error.strerror}", where=str(path)) from None

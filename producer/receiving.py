@@ -1,0 +1,100 @@
+"""The receiver as a process of its own: ``python -m producer.receiving --lane lane.toml``."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from producer.enrollment import receiver_config
+from producer.handoff import inspection, receiver
+from producer.lane import Lane, LaneConfig
+from producer.runtime.process import child_environment
+from receipts.errors import LaneError, SoakledgerError
+
+
+@dataclass(frozen=True)
+class RunningReceiver:
+    """A receiver that we started; ``stop`` ends it."""
+
+    process: subprocess.Popen[str]
+
+    def stop(self, grace_s: float = 5.0) -> None:
+        self.process.terminate()
+        try:
+            self.process.wait(grace_s)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+def is_serving(lane: Lane) -> bool:
+    """Whether a receiver of this lane answers on its local socket."""
+    with contextlib.suppress(SoakledgerError, OSError):
+        inspection.status(lane.receiver.work_dir)
+        return True
+    return False
+
+
+def start(lane: Lane) -> RunningReceiver:
+    """Start a receiver in a session of its own and wait until it listens. Raises LaneError with its last words."""
+    lane.receiver.work_dir.mkdir(parents=True, exist_ok=True)
+    log = lane.receiver.work_dir / "receiver.log"
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "producer.receiving", "--lane", str(lane.source)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=output,
+            text=True,
+            start_new_session=True,
+            env=child_environment(),
+        )
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    if not line:
+        process.wait()
+        tail = log.read_text(encoding="utf-8", errors="replace").splitlines()[-6:]
+        raise LaneError("the receiver did not start; its last lines:\n" + "\n".join(f"  | {item}" for item in tail))
+    return RunningReceiver(process)
+
+
+def serve(lane: Lane, announce: Any = None) -> None:
+    """Serve until SIGTERM, SIGINT or SIGHUP."""
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda *_: stop.set())
+
+    def ready(address: str, port: int) -> None:
+        if announce:
+            announce(address, port)
+
+    receiver.serve(receiver_config(lane), ready=ready, stop=stop)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m producer.receiving", description=__doc__)
+    parser.add_argument("--lane", type=Path, required=True)
+    options = parser.parse_args(arguments)
+
+    def announce(address: str, port: int) -> None:
+        print(json.dumps({"address": address, "port": port, "pid": os.getpid()}), flush=True)
+
+    try:
+        serve(LaneConfig.load(options.lane), announce)
+    except SoakledgerError as error:
+        sys.stderr.write(f"soakledger receiver: {error}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

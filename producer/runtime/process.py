@@ -1,0 +1,159 @@
+"""The process runtime: a keeper that starts the resident as its child, waits for it and journals how it ended.
+
+Only a parent sees an exit status. The keeper is that parent, small and apart from whoever ordered the start, so that a
+death is seen and written down even when the orchestrator is gone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from producer.engine.deaths import site_of_status
+from producer.host import linux
+from producer.instance import Artefacts
+from producer.journal import Journal
+from producer.lane import Lane, LaneConfig
+from receipts.clock import HostClock
+from receipts.events import DeathEvent, FailedStartEvent
+from receipts.kinds import Instance
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A keeper that was started: its process, and the resident instance it reported."""
+
+    keeper: subprocess.Popen[str]
+    instance: Instance
+    log: Path
+
+
+def start(lane: Lane, log: Path) -> Kept:
+    """Start keeper and resident, both in a session of their own, with the resident's output in ``log``."""
+    command = [sys.executable, "-m", "producer.runtime.process", str(lane.source), str(log)]
+    keeper = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+        env=child_environment(),
+    )
+    line = _line(keeper.stdout)
+    return Kept(keeper, Instance.read(json.loads(line)), log)
+
+
+def child_environment() -> dict[str, str]:
+    """Our environment with our packages importable, whatever the working folder, and no bytecode written."""
+    root = str(Path(__file__).resolve().parent.parent.parent)
+    known = os.environ.get("PYTHONPATH")
+    return {
+        **os.environ,
+        "PYTHONPATH": root if not known else f"{root}{os.pathsep}{known}",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
+def log_tail(log: Path, lines: int = 12) -> list[str]:
+    """The last lines of a resident's log, for a person."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - 64 * 1024))
+            return file.read().decode("utf-8", "replace").splitlines()[-lines:]
+    except OSError:
+        return []
+
+
+def keep(lane: Lane, log: Path) -> None:
+    """Be the keeper: start the resident, report its instance on stdout, wait, journal its end."""
+    clock = HostClock(lane.producer.host)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as output:
+        resident = subprocess.Popen(
+            [sys.executable, "-m", "producer.resident", "--lane", str(lane.source)],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+    instance = _instance_of_child(resident.pid, clock)
+    print(json.dumps(instance.document()), flush=True)
+    sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123 - the starter may be gone; our pipe must not matter
+    os.close(1)
+    status = resident.wait()
+    journal_end(lane, clock, instance, status, log)
+
+
+def journal_end(lane: Lane, clock: HostClock, instance: Instance, status: int, log: Path) -> None:
+    """Write the one event of an end, unless the dying process wrote it or a stop was commanded."""
+    journal = Journal(lane.producer.work_dir, lane.name, clock)
+    ready_ns: int | None = None
+    last_handoff: str | None = None
+    for record, _ in journal.read():
+        if record.body.get("instance") != instance.document():
+            continue
+        if record.kind in {"stop", "death", "failed_start"}:
+            return
+        if record.kind == "start":
+            ready_ns = int(record.at_ns)
+        elif record.kind == "handoff":
+            last_handoff = record.body["handoff_id"]
+    number = -status if status < 0 else None
+    reason = "\n".join(log_tail(log, 4))
+    if ready_ns is None:
+        journal.append(
+            FailedStartEvent(
+                instance=instance,
+                status=None if number else status,
+                signal=number,
+                reason=reason,
+                observed_by="keeper",
+            )
+        )
+        return
+    now = clock.stamp()
+    journal.append(
+        DeathEvent(
+            instance=instance,
+            site=site_of_status(status, Artefacts.of(lane).work_dir, instance),
+            status=None if number else status,
+            signal=number,
+            reason=reason,
+            uptime_ns=str(now - ready_ns),
+            last_handoff_id=last_handoff,
+            died_ns=str(now),
+            observed_by="keeper",
+        )
+    )
+
+
+def _instance_of_child(pid: int, clock: HostClock) -> Instance:
+    try:
+        return linux.instance_of(pid, clock.host)
+    except ProcessLookupError:
+        # It ended before we looked; as its parent we may still name it: nobody else can have its pid yet.
+        return Instance(host=clock.host, boot_id=clock.boot_id, pid=pid, start_ticks="0")
+
+
+def _line(stream: IO[str] | None) -> str:
+    assert stream is not None
+    return stream.readline()
+
+
+def main() -> None:
+    # The orchestrator's terminal is not ours: its Ctrl-C and hang-up must not end the one who writes deaths down.
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    keep(LaneConfig.load(Path(sys.argv[1])), Path(sys.argv[2]))
+
+
+if __name__ == "__main__":
+    main()

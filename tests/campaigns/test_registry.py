@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+from metric_double import METRICS
+
+from campaigns import registry
+from campaigns.refusals import LaneTerms, check_against_lane
+from campaigns.spec import SoakStage, resolve
+from receipts.errors import InputError
+
+
+def test_every_shipped_spec_is_valid_and_found_by_its_own_id() -> None:
+    loaded = registry.shipped(METRICS)
+    assert [item.spec.id for item in loaded] == ["soak-n12", "soak-n12-muse-glimmer"]
+    for item in loaded:
+        assert registry.find(item.spec.id, METRICS).raw == item.raw
+
+
+def test_the_field_spec_holds_the_chapters_real_cell() -> None:
+    spec = registry.find("soak-n12-muse-glimmer", METRICS).spec
+    soak = spec.stage("soak")
+    assert isinstance(soak, SoakStage)
+    cell = tomllib.loads(registry.find("soak-n12-muse-glimmer", METRICS).raw.decode())["stage"][1]
+    assert (cell["prompt"]["tokens"], cell["control"]["tokens"], soak.reps) == (130815, 130815, 12)
+    assert soak.watchdog_s == 900 < soak.rep_deadline_s
+    assert {item.name: item.bound_text for item in spec.criteria}["burst-floor"] == ">= 3"
+    assert check_against_lane(spec, LaneTerms("after", 900, 131072), METRICS) == ()
+
+
+def test_a_misspelt_id_is_answered_with_the_nearest() -> None:
+    with pytest.raises(InputError, match="did you mean 'soak-n12'"):
+        registry.find("soak-n21", METRICS)
+
+
+def test_a_change_since_registration_is_shown_in_either_form(tmp_path: Path) -> None:
+    shipped = registry.find("soak-n12", METRICS)
+    edited = tmp_path / "mine.toml"
+    edited.write_bytes(shipped.raw.replace(b"value = 3.0", b"value = 2.5"))
+    mine = registry.find(str(edited), METRICS)
+    assert "+value = 2.5" in registry.raw_difference(shipped.raw, mine.raw)
+    assert '+   "value": "2.5"' in registry.resolved_difference(resolve(shipped.spec), resolve(mine.spec))
+    assert registry.raw_difference(shipped.raw, shipped.raw) == ""
+    assert mine.spec_sha256 != shipped.spec_sha256

@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pytest
+from metric_double import METRICS
+
+from campaigns import spec
+from campaigns.refusals import LaneTerms, check_against_lane, read_spec
+from receipts.errors import FaultsError
+from receipts.prompts import prompt_sha256, seeded_token_ids
+
+SHIPPED = Path(__file__).parents[2] / "campaigns/specs/soak-n12.toml"
+TEXT = SHIPPED.read_text("utf-8")
+
+
+def read(text: str = TEXT) -> spec.CampaignSpec:
+    return read_spec(text.encode(), "s.toml", METRICS)
+
+
+def faults(old: str, new: str, count: int = 1) -> list[str]:
+    assert old in TEXT
+    with pytest.raises(FaultsError) as caught:
+        read(TEXT.replace(old, new, count))
+    return list(caught.value.faults)
+
+
+def test_the_bounds_of_soak_n12_are_exact_fractions() -> None:
+    assert [item.bound_text for item in read().criteria] == [
+        "== 12", "== 1", "== 0", "== 1", "== 2", ">= 3", ">= 4/5", "<= 120",
+    ]  # fmt: skip
+
+
+def test_expected_samples_count_reps_controls_and_runs() -> None:
+    loaded = read(TEXT.replace("runs = 1", "runs = 3"))
+    by_name = {item.name: item for item in loaded.criteria}
+    assert spec.expected_samples(loaded, by_name["twelve-acknowledged"], "rep") == 36
+    assert spec.expected_samples(loaded, by_name["control-differs"], "rep") == 42
+    assert spec.expected_samples(loaded, by_name["burst-drift"], "run") == 3
+
+
+def test_a_seeded_token_is_the_one_that_design_section_7_writes_down() -> None:
+    first = int.from_bytes(hashlib.sha256(b"soakledger/seeded-prompt/1\n7\n0").digest()[:8], "little")
+    assert seeded_token_ids(7, 2, 1000, 40000)[0] == 1000 + first % 39000
+
+
+def test_a_prompt_digest_covers_the_ids_as_little_endian_words() -> None:
+    expected = hashlib.sha256(b"soakledger/prompt/1\n" + bytes([1, 0, 0, 0, 0, 1, 0, 0])).hexdigest()
+    assert prompt_sha256([1, 256]) == "sha256:" + expected
+
+
+def test_the_resolved_spec_writes_out_defaults_and_decimals_as_strings() -> None:
+    resolved = spec.resolve(read(TEXT.replace("runs = 1\n", "").replace("fresh_start = true", "")))
+    assert resolved["stage"][1]["runs"] == 1
+    assert resolved["stage"][1]["fresh_start"] is True
+    assert resolved["criterion"][6]["value"] == "0.8"
+    assert resolved["criterion"][6]["deviate_to"] == "0"
+    assert resolved["stage"][1]["prompt"]["prompt_sha256"] == prompt_sha256(
+        seeded_token_ids(20260823, 2048, 1000, 40000)
+    )
+
+
+def test_the_same_meaning_resolves_to_the_same_digest() -> None:
+    other = (
+        TEXT.replace("value = 3.0", "value = 3.00").replace("value = 12\n", "value = 12.0\n").replace("# 0 or 1", "#")
+    )
+    assert spec.resolved_sha256(spec.resolve(read(other))) == spec.resolved_sha256(spec.resolve(read()))
+
+
+def test_a_judge_gets_its_criteria_from_the_resolved_spec_alone() -> None:
+    assert spec.criteria_of(spec.resolve(read())) == read().criteria
+
+
+def test_three_planted_faults_give_three_lines_with_the_nearest_name() -> None:
+    text = TEXT.replace("reps = 12", "rep = 12").replace("fresh_start", "fresh_strat").replace('">="', '"=>"', 1)
+    with pytest.raises(FaultsError) as caught:
+        read(text)
+    line = {key: text[: text.index(key)].count("\n") + 1 for key in ("rep = 12", "fresh_strat")}
+    line["op"] = text[: text.index('"=>"')].count("\n") + 1
+    assert caught.value.faults == (
+        f"s.toml:{line['fresh_strat']}: stage[1].fresh_strat: unknown key (did you mean 'fresh_start'?)",
+        f"s.toml:{line['rep = 12']}: stage[1].rep: unknown key (did you mean 'reps'?)",
+        f"s.toml:{line['op']}: criterion[5].op: '=>' is none of == | >= | <= | > | < (did you mean '>='?)",
+    )
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ('"handoff.burst_gbps"', '"handoff.burst_gbsp"', "did you mean 'handoff.burst_gbps'?"),
+        ('stage = "soak"', 'stage = "soka"', "did you mean 'soak'?"),
+        ('name = "one-instance"', 'name = "twelve-acknowledged"', "is the name of an earlier criterion"),
+        ("watchdog_s = 80", "watchdog_s = 120", "120 is not below rep_deadline_s 120"),
+        ("reps = 12", "reps = 0", "must be at least 1, not 0"),
+        ("reps = 12", "reps = true", "must be a whole number, not true"),
+        ("tokens = 2048", "tokens = 0", "must be at least 1"),
+        ("id_range = [1000, 40000]", "id_range = [5, 5]", "low < high"),
+        ("value = 3.0", "value = nan", "must be finite"),
+        ("value = 3.0", "value = 1e99999", "within 10^-18 and 10^18"),
+        ("value = 3.0", "value = 0", "every value meets >= 0"),
+        ("value = 12\n", "value = 13\n", "no value can meet == 13"),
+        ("include_control = true\n", "", "include_control = true"),
+        ('aggregate = "min"', 'aggregate = "p95"', "p95 of 12 samples is rank 12"),
+        ('aggregate = "min"', 'aggregate = "sum"', "sum says nothing of a rate"),
+        ('aggregate = "min"', 'aggregate = "min"\nby = "run"', 'only for aggregate = "distinct"'),
+        ("deviate_to = 0.0", "deviate_to = 0.9", "not looser"),
+        ('op = "=="\nvalue = 0\n', 'op = "=="\nvalue = 0\ndeviate_to = 1\n', "no second bound on deaths"),
+        ('kind = "preflight"', 'kind = "kill_recovery"', "'kill_recovery' is not built yet"),
+    ],
+)
+def test_a_spec_is_refused_with_one_line_that_says_why(old: str, new: str, told: str) -> None:
+    lines = faults(old, new)
+    assert len(lines) == 1, lines
+    assert told in lines[0]
+
+
+def test_the_ratio_of_bursts_is_refused_under_six_reps() -> None:
+    text = TEXT.replace("reps = 12", "reps = 5").replace("value = 12\n", "value = 5\n")
+    with pytest.raises(FaultsError, match="needs at least 6 reps"):
+        read(text)
+
+
+def test_form_and_meaning_are_reported_together() -> None:
+    text = TEXT.replace("question =", "qestion =").replace('"handoff.total_s"', '"handoff.totl_s"')
+    with pytest.raises(FaultsError) as caught:
+        read(text)
+    assert len(caught.value.faults) == 2
+
+
+@pytest.mark.parametrize(("aggregate", "n", "carried"), [("p95", 19, False), ("p95", 20, True), ("p50", 2, False),
+                                                         ("p50", 3, True), ("p99", 99, False), ("p99", 100, True),
+                                                         ("p5", 20, False), ("p5", 21, True)])  # fmt: skip
+def test_a_percentile_needs_samples_on_both_sides(aggregate: str, n: int, carried: bool) -> None:
+    assert spec.carries_percentile(aggregate, n) is carried
+
+
+def test_a_streaming_lane_a_short_context_and_a_low_watchdog_are_named() -> None:
+    told = check_against_lane(read(), LaneTerms("streaming", 60, 2048), METRICS)
+    assert [reason.split(":")[0] for reason in told] == [
+        "criterion burst-floor", "criterion burst-drift", "stage soak", "stage soak", "stage soak",
+    ]  # fmt: skip
+    assert check_against_lane(read(), LaneTerms("after", 900, 8192), METRICS) == ()
+
+
+def test_the_json_schema_does_not_offer_kinds_that_are_not_built() -> None:
+    assert "kill_recovery" not in str(spec.json_schema())
+    assert "rep_deadline_s" in str(spec.json_schema())

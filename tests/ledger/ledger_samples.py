@@ -1,0 +1,43 @@
+"""Small documents and a clock that stands still, for the tests of the ledger."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from ledger.store import Ledger
+from receipts.clock import HostClock
+
+TOOL = {"version": "0.1.0", "commit": None}
+BOOT = "6f1d0f0a-4f4e-4f27-9d5c-0d3a5f7a2b11"
+
+
+def still_clock() -> HostClock:
+    return HostClock(
+        "here", BOOT, "boottime", lambda: 1, lambda: 1, lambda: datetime(2026, 11, 30, 20, 41, 7, 512_999, UTC)
+    )
+
+
+def receipt(n: int, *, outcome: str = "acknowledged", attempt: int = 1) -> dict[str, Any]:
+    return {
+        "v": 1,
+        "kind": "handoff",
+        "lane": "loopback",
+        "host": "here",
+        "campaign": "soak-n12",
+        "attempt": attempt,
+        "stage": "soak",
+        "case": None,
+        "run": 1,
+        "rep": n,
+        "n": n,
+        "recorded_at": "2026-11-30T20:41:07.512Z",
+        "tool": TOOL,
+        "tree": {"size": 1, "root": "sha256:" + "0" * 64},
+        "body": {"outcome": outcome, "manifest_blob": None},
+    }
+
+
+def record_receipt(ledger: Ledger, n: int, **fields: Any) -> None:
+    stem = f"soak-n12/attempt-0001/soak/{n:06d}-handoff"
+    ledger.record("receipt", stem, f"receipts/{stem}.json", receipt(n, **fields))
