@@ -14,7 +14,7 @@ from ledger.entry import Entry
 from ledger.home import EvidenceHome
 from receipts.errors import InputError
 
-Measure = Callable[[Mapping[str, Any]], "list[tuple[str, str]]"]
+Measure = Callable[[Mapping[str, Any]], "list[tuple[str, str, str]]"]
 """The figures of one receipt (its whole envelope): (metric, exact value as text)."""
 
 
@@ -35,8 +35,8 @@ def rows_of(entry: Entry, measure: Measure | None = None) -> list[ProjectedRow]:
     rows = list(project(entry)) if project else []
     if entry.kind == "receipt" and measure is not None:
         rows += [
-            ProjectedRow("measurement", {"seq": entry.seq, "metric": metric, "value": value})
-            for metric, value in measure(entry.data)
+            ProjectedRow("measurement", {"seq": entry.seq, "metric": metric, "value": value, "shown": shown})
+            for metric, value, shown in measure(entry.data)
         ]
     return rows + list(_artefacts(entry))
 
@@ -203,8 +203,9 @@ def _verdict(entry: Entry) -> Iterator[ProjectedRow]:
 
 
 def _process_event(entry: Entry) -> Iterator[ProjectedRow]:
-    data = _Data(entry)
+    data = _Data(entry).object("record")
     body = data.any_object("body")
+    instance = body.any_object("instance")
     yield ProjectedRow(
         "event",
         {
@@ -216,8 +217,8 @@ def _process_event(entry: Entry) -> Iterator[ProjectedRow]:
             "boot_id": data.any_text("boot_id"),
             "at_ns": data.any_text("at_ns"),
             "recorded_at": data.any_text("recorded_at"),
-            "pid": body.any_integer("pid"),
-            "start_ticks": body.any_text("start_ticks"),
+            "pid": instance.any_integer("pid"),
+            "start_ticks": instance.any_text("start_ticks"),
             "site": body.any_text("site"),
             "status": body.any_integer("status"),
         },

@@ -72,6 +72,7 @@ PROJECTIONS: Final[Mapping[str, str]] = MappingProxyType(
     seq INTEGER NOT NULL,
     metric TEXT NOT NULL,
     value TEXT NOT NULL,
+    shown TEXT NOT NULL,
     PRIMARY KEY (seq, metric)
 ) STRICT""",
         "verdict": """CREATE TABLE verdict (
@@ -173,7 +174,7 @@ SELECT campaign, attempt, stage, case_name, run, rep, n, kind, outcome, recorded
 FROM receipt WHERE rep IS NOT NULL
 ORDER BY campaign, attempt, stage, n""",
         "figures_of_attempt": """CREATE VIEW figures_of_attempt AS
-SELECT r.campaign, r.attempt, r.stage, r.case_name, r.run, r.rep, m.metric, m.value, m.seq
+SELECT r.campaign, r.attempt, r.stage, r.case_name, r.run, r.rep, m.metric, m.shown, m.value, m.seq
 FROM measurement AS m JOIN receipt AS r ON r.seq = m.seq
 ORDER BY r.campaign, r.attempt, r.stage, r.n, m.metric""",
         "criteria_of_attempt": """CREATE VIEW criteria_of_attempt AS

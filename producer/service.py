@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -41,6 +40,8 @@ class Served:
     engine_touched: bool
     stamps: dict[str, Any]
     acknowledgement: sender.Acknowledgement | None = None
+    payload_bytes: int | None = None
+    """Of the acknowledged payload."""
     error: dict[str, str] | None = None
 
 
@@ -157,7 +158,7 @@ class Service:
             captured.release()
         stamps["first_byte_ns"] = str(acknowledgement.first_byte_ns)
         stamps["ack_ns"] = str(acknowledgement.ack_ns)
-        return Served("acknowledged", True, stamps, acknowledgement)
+        return Served("acknowledged", True, stamps, acknowledgement, manifest.total_bytes(captured.descriptions))
 
     def _finish(self, connection: socket.socket, served: Served, request: requests.HandoffRequest | None) -> None:
         """Journal, reply, and die where the culture asks for it: the reply comes first."""
@@ -209,7 +210,7 @@ class Service:
                 outcome=served.outcome,
                 prompt_sha256=request.prompt_sha256,
                 payload_root=acknowledgement.root if acknowledgement else None,
-                payload_bytes=_payload_bytes(acknowledgement),
+                payload_bytes=served.payload_bytes,
                 handoffs_before=self.handoffs,
                 used_by=request.used_by,
             )
@@ -235,7 +236,7 @@ class Service:
                 "signature": acknowledgement.signature,
                 "nonce_p": acknowledgement.nonce_p,
                 "nonce_r": acknowledgement.nonce_r,
-                "payload_bytes": _payload_bytes(acknowledgement),
+                "payload_bytes": served.payload_bytes,
                 "socket": acknowledgement.socket.document(),
             },
         }
@@ -273,10 +274,6 @@ def bind(artefacts: Artefacts) -> socket.socket:
     return listener
 
 
-def _payload_bytes(acknowledgement: sender.Acknowledgement | None) -> int | None:
-    return acknowledgement.payload_bytes if acknowledgement else None
-
-
 def _wire_error(error: WireError) -> dict[str, str]:
     return {"code": error.code.replace("_", "-"), "text": str(error)}
 
@@ -303,6 +300,3 @@ def _deliver(connection: socket.socket, value: dict[str, Any]) -> bool:
     except OSError:
         return False
     return True
-
-
-Announce = Callable[[str], None]

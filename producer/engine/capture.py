@@ -25,8 +25,6 @@ from producer.engine.base import Captured, EngineTouchedError
 from producer.engine.layout import unpack
 from producer.handoff.manifest import KVGeometry, expected_tensors
 
-MODULE: Final = "producer.engine.capture"
-CLASS: Final = "CaptureConnector"
 PARAMETER: Final = "soakledger_capture"
 """Member of ``kv_transfer_params``: false switches the capture off for one request (the benchmark's baseline)."""
 
@@ -40,24 +38,36 @@ class Desk:
     layers: list[str] = field(default_factory=list)
     """Layer names in the model's order."""
     draft: Captured | None = None
-    lent: bool = False
-    buffer: torch.Tensor | None = None
+    spare: torch.Tensor | None = None
+    """Memory of a released payload: the next one may be written there, so that its pages are warm."""
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def memory(self, size: int) -> torch.Tensor:
-        """Private memory for one payload; a new one while the last is still lent."""
+    def take_memory(self, size: int) -> torch.Tensor:
+        """Memory that belongs to one payload until that payload, and no other, is released."""
         with self.lock:
-            if self.lent or self.buffer is None or self.buffer.numel() < size:
-                fresh = torch.empty(size, dtype=torch.uint8)
-                if self.lent:
-                    return fresh
-                self.buffer = fresh
-            self.lent = True
-            return self.buffer
+            memory, self.spare = self.spare, None
+        return memory if memory is not None and memory.numel() >= size else torch.empty(size, dtype=torch.uint8)
 
-    def give_back(self) -> None:
+    def give_back(self, memory: torch.Tensor) -> None:
         with self.lock:
-            self.lent = False
+            self.spare = memory
+
+
+class _Release:
+    """What ends one payload, once: its views refuse to be read from then on, and its memory is free again."""
+
+    def __init__(self, desk: Desk, memory: torch.Tensor, views: tuple[memoryview, ...]) -> None:
+        self._desk = desk
+        self._memory: torch.Tensor | None = memory
+        self._views = views
+
+    def __call__(self) -> None:
+        """Raises BufferError while somebody still exports a view; the memory then stays this payload's."""
+        for view in self._views:
+            view.release()
+        memory, self._memory = self._memory, None
+        if memory is not None:
+            self._desk.give_back(memory)
 
 
 DESK: Final = Desk()
@@ -164,21 +174,24 @@ class CaptureConnector(KVConnectorBase_V1):  # type: ignore[misc]
 def _captured(caches: dict[str, torch.Tensor], blocks: list[int], n_tokens: int) -> Captured:
     assert DESK.geometry is not None
     descriptions = expected_tensors(DESK.geometry, n_tokens)
-    memory = DESK.memory(sum(item.bytes for item in descriptions))
+    memory = DESK.take_memory(sum(item.bytes for item in descriptions))
     index = torch.tensor(blocks, dtype=torch.long)
     buffers: list[memoryview] = []
     digests: list[str] = []
     position = 0
-    for name in DESK.layers:
-        for tensor in unpack(DESK.isa, caches[name], index, n_tokens):
-            raw = tensor.view(torch.uint8).reshape(-1)
+    for layer, name in enumerate(DESK.layers):
+        for half, tensor in enumerate(unpack(DESK.isa, caches[name], index, n_tokens)):
+            # A window layer ships its last tokens only; its first one is named by the description.
+            kept = tensor[descriptions[2 * layer + half].first_token :]
+            raw = kept.reshape(-1).view(torch.uint8)
             place = memory[position : position + raw.numel()]
             place.copy_(raw)
             position += raw.numel()
             view = memoryview(place.numpy()).toreadonly()
             buffers.append(view)
             digests.append("blake3:" + blake3.blake3(view).hexdigest())
-    return Captured(n_tokens, descriptions, tuple(buffers), tuple(digests), DESK.give_back)
+    views = tuple(buffers)
+    return Captured(n_tokens, descriptions, views, tuple(digests), _Release(DESK, memory, views))
 
 
 def _require_one_group(block_ids: Any) -> None:

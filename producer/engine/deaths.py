@@ -21,7 +21,7 @@ ARMED: Final = "watchdog-armed.json"
 
 
 def die(site: DeathSite, reason: str) -> NoReturn:
-    """Leave now with status 75 and one line of reason on stderr. No cleanup: a broken engine cannot be trusted with it."""
+    """Leave now with status 75 and one line of reason on stderr; a broken engine is not trusted with a cleanup."""
     sys.stderr.write(f"soakledger producer: exit 75 ({site}): {' '.join(reason.split())}\n")
     sys.stderr.flush()
     os._exit(EXIT_TEMPFAIL)

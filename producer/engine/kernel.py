@@ -40,7 +40,7 @@ def chosen_matmul(environment: Mapping[str, str] = os.environ, capability: str |
             next_step="set it to model, float32 or auto, or unset it",
         )
     found = torch.backends.cpu.get_cpu_capability() if capability is None else capability
-    return "model" if "AVX512" in found.upper().replace("_", "").replace("-", "") else "float32"
+    return "model" if "AVX512" in found else "float32"
 
 
 class _DequantOnceNvFp4LinearKernel(NvFp4LinearKernel):  # type: ignore[misc]

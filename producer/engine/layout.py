@@ -46,7 +46,7 @@ def _halves(layer: Tensor, blocks: Tensor) -> tuple[Tensor, int, int, int, int]:
 
 
 def _unpack_vec(layer: Tensor, blocks: Tensor, n_tokens: int) -> Unpacked:
-    """``vec``: K column-major ``[D, N]`` per (block, head), V row-major ``[N, D]`` (cpu_attn_vec.hpp)."""
+    """``vec``, ``vec16``: K column-major ``[D, N]`` per (block, head), V row-major ``[N, D]`` (cpu_attn_vec.hpp)."""
     flat, count, heads, size, dim = _halves(layer, blocks)
     keys = flat[..., : size * dim].view(count, heads, dim, size).permute(0, 3, 1, 2)
     values = flat[..., size * dim :].view(count, heads, size, dim).permute(0, 2, 1, 3)
@@ -87,9 +87,11 @@ def _padded(tokens: Tensor, count: int, size: int) -> Tensor:
 
 _UNPACKERS: Final[dict[str, Callable[[Tensor, Tensor, int], Unpacked]]] = {
     "vec": _unpack_vec,
+    "vec16": _unpack_vec,  # head sizes such as 80; packs alike, seen through the wheel's own cpu_attn_reshape_and_cache
     "flash_attn": _unpack_token_major,
 }
 _PACKERS: Final[dict[str, Callable[[Tensor, Tensor, Tensor, Tensor], Any]]] = {
     "vec": _pack_vec,
+    "vec16": _pack_vec,
     "flash_attn": _pack_token_major,
 }

@@ -13,7 +13,7 @@ import ctypes.util
 import sys
 import time
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
 from producer.engine.deaths import EXIT_TEMPFAIL
 
@@ -73,7 +73,7 @@ class Watchdog:
         for timer in timers:
             self._libc.timer_delete(timer)
 
-    def _timer(self, function: ctypes._CFuncPtr, value: int, due_ns: int) -> ctypes.c_void_p:
+    def _timer(self, function: Any, value: int, due_ns: int) -> ctypes.c_void_p:
         event = _Sigevent(value=value, notify=_SIGEV_THREAD, function=ctypes.cast(function, ctypes.c_void_p).value)
         timer = ctypes.c_void_p()
         # CLOCK_BOOTTIME: a host that slept past the deadline wakes up late, not patient.

@@ -41,9 +41,11 @@ REGISTRATION = {
     "parent": None,
     "reason": None,
 }
-EVENT = {"v": 1, "n": 3, "prev": "0" * 64, "lane": "loopback", "host": "here", "boot_id": "b", "clock": "boottime",
-         "at_ns": "5", "recorded_at": "2026-11-30T20:41:07.512Z", "kind": "death",
-         "body": {"pid": 4711, "start_ticks": "81231", "site": "watchdog", "status": 75}}  # fmt: skip
+RECORD = {"v": 1, "n": 3, "prev": "0" * 64, "lane": "loopback", "host": "here", "boot_id": "b", "clock": "boottime",
+          "at_ns": "5", "recorded_at": "2026-11-30T20:41:07.512Z", "kind": "death",
+          "body": {"instance": {"host": "here", "boot_id": "b", "pid": 4711, "start_ticks": "81231"},
+                   "site": "watchdog", "status": 75}}  # fmt: skip
+EVENT = {"record": RECORD, "record_sha256": "sha256:" + "6" * 64, "injected": False, "merged_n": []}
 VERDICT = {
     "v": 1, "campaign": "soak-n12", "attempt": 1, "ended": "complete", "verdict": "FAIL",
     "evaluator": {"name": "soakledger/judge/1", "source_sha256": "sha256:" + "5" * 64},
@@ -126,14 +128,15 @@ def test_reprojecting_destroyed_tables_gives_back_exactly_what_was_there(
 
 
 def test_figures_come_from_the_function_that_is_handed_in_and_from_nowhere_else(home: EvidenceHome) -> None:
-    def measure(data: Mapping[str, Any]) -> list[tuple[str, str]]:
-        return [("handoff.acknowledged", str(int(data["body"]["outcome"] == "acknowledged")))]
+    def measure(data: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+        count = str(int(data["body"]["outcome"] == "acknowledged"))
+        return [("handoff.acknowledged", f"{count}/1", count)]
 
     assert rows(home, "SELECT * FROM measurement") == []
     reproject(home, measure=measure)
-    assert rows(home, "SELECT rep, metric, value FROM figures_of_attempt") == [
-        (1, "handoff.acknowledged", "1"),
-        (2, "handoff.acknowledged", "0"),
+    assert rows(home, "SELECT rep, metric, value, shown FROM figures_of_attempt") == [
+        (1, "handoff.acknowledged", "1/1", "1"),
+        (2, "handoff.acknowledged", "0/1", "0"),
     ]
     with Ledger.open(home, clock=still_clock(), tool=TOOL, read_only=False, measure=measure) as ledger:
         record_receipt(ledger, 3)

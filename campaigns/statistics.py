@@ -1,0 +1,54 @@
+"""Exact statistics in integers and fractions (DESIGN section 10). Pure; scipy is the oracle of the tests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from math import comb
+from statistics import median
+from typing import Final
+
+CONFIDENCE: Final = Fraction(95, 100)
+_THOUSAND: Final = 1000
+
+
+def failure_rate_upper(failures: int, trials: int) -> str | None:
+    """One-sided 95 % Clopper–Pearson upper bound on a failure rate, in per cent with one digit, rounded outward.
+
+    The smallest p in steps of 0.1 % with P(X ≤ failures | p) ≤ 5 %: 0 of 8 → 31.3, 1 of 9 → 43.0. None without a
+    trial; 100.0 when every trial failed.
+    """
+    if trials == 0:
+        return None
+    low, high = 0, _THOUSAND
+    while low < high:
+        middle = (low + high) // 2
+        if failures < trials and _at_most(failures, trials, middle) > 1 - CONFIDENCE:
+            low = middle + 1
+        elif failures < trials:
+            high = middle
+        else:
+            low = high
+    return f"{low // 10}.{low % 10}"
+
+
+def _at_most(failures: int, trials: int, per_mille: int) -> Fraction:
+    """P(X ≤ failures) for a rate of ``per_mille`` / 1000, exactly."""
+    other = _THOUSAND - per_mille
+    ways = sum(comb(trials, k) * per_mille**k * other ** (trials - k) for k in range(failures + 1))
+    return Fraction(ways, _THOUSAND**trials)
+
+
+def theil_sen(points: Sequence[tuple[int, Fraction]]) -> Fraction | None:
+    """Median of the slopes of every pair of points, per rep; None under two points."""
+    slopes = [
+        (later - earlier) / (there - here)
+        for index, (here, earlier) in enumerate(points)
+        for there, later in points[index + 1 :]
+    ]
+    return median(slopes) if slopes else None
+
+
+def nearest_rank(values: Sequence[Fraction | float], rank: int) -> Fraction | float:
+    """The ``rank``-th smallest value, counted from 1."""
+    return sorted(values)[rank - 1]

@@ -1,0 +1,225 @@
+"""Every metric: name, unit, kind, range, scope, and the exact function that derives it (DESIGN sections 3 and 5).
+
+The only place where a figure is derived from what was observed. Pure; figures are fractions, never floats. A
+function gives an Observation: the value, or why there is none to trust.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Final, Literal
+
+Kind = Literal["acknowledgement", "deaths", "duration", "rate", "digest", "identity", "size", "count"]
+Scope = Literal["rep", "run", "stage"]
+Value = Fraction | str
+Body = Mapping[str, Any]
+
+NS_PER_S: Final = 10**9
+SLEEP_TOLERANCE_NS: Final = 50_000_000
+"""How far two clock readings beside one another may drift apart before the host is said to have slept: the
+counting and the stopping clock are read one after the other, and a preempted process is not a sleeping host."""
+SHOWN_DIGITS: Final = 9
+
+
+@dataclass(frozen=True)
+class Observation:
+    """One metric of one rep: a value, or ``untrusted`` with the reason, or neither (it was not observed)."""
+
+    value: Value | None
+    untrusted: str | None = None
+
+
+NOT_OBSERVED: Final = Observation(None)
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One metric. ``low`` and ``high`` end its range; None is no end, and digests have none at all."""
+
+    name: str
+    unit: str
+    kind: Kind
+    scope: Scope
+    low: Fraction | None
+    high: Fraction | None
+    stage_kinds: frozenset[str]
+    transfers: frozenset[str]
+    of_body: Callable[[Body], Observation] | None
+    """From a handoff's body; None for metrics of events, of admissions and of runs."""
+
+
+def instance_text(block: Body) -> str:
+    """``host/boot_id/pid/start_ticks`` of anything that has the four."""
+    return f"{block['host']}/{block['boot_id']}/{block['pid']}/{block['start_ticks']}"
+
+
+def _instance(body: Body) -> Observation:
+    producer = body["producer"]
+    return NOT_OBSERVED if producer is None else Observation(instance_text(producer))
+
+
+def _text(name: str) -> Callable[[Body], Observation]:
+    return lambda body: Observation(body[name])
+
+
+def _of_producer(name: str) -> Callable[[Body], Observation]:
+    def read(body: Body) -> Observation:
+        producer = body["producer"]
+        if producer is None or producer[name] is None:
+            return NOT_OBSERVED
+        return Observation(Fraction(producer[name]))
+
+    return read
+
+
+def _payload_bytes(body: Body) -> Observation:
+    size = body["payload_bytes"]
+    return NOT_OBSERVED if size is None else Observation(Fraction(size))
+
+
+def _total_s(body: Body) -> Observation:
+    runner = body["runner"]
+    elapsed = int(runner["ended_ns"]) - int(runner["started_ns"])
+    awake = int(runner["awake_end_ns"]) - int(runner["awake_start_ns"])
+    return _duration(elapsed, abs(elapsed - awake))
+
+
+def _prefill_s(body: Body) -> Observation:
+    return _producer_span(body, "compute_start_ns", "last_token_ns")
+
+
+def _burst_gbps(body: Body) -> Observation:
+    """Payload bits ÷ (first byte sent → verified ACK), 10⁹ bit/s; only where nothing was sent before the last token."""
+    size = body["payload_bytes"]
+    if body["transfer"] != "after" or size is None:
+        return NOT_OBSERVED
+    span = _producer_span(body, "first_byte_ns", "ack_ns")
+    if not isinstance(span.value, Fraction):
+        return span
+    if span.value == 0:
+        return Observation(None, "the burst took no time at all")
+    return Observation(Fraction(size * 8) / (span.value * NS_PER_S))
+
+
+def _producer_span(body: Body, start: str, end: str) -> Observation:
+    producer = body["producer"]
+    if producer is None or producer[start] is None or producer[end] is None:
+        return NOT_OBSERVED
+    return _duration(int(producer[end]) - int(producer[start]), _slept_ns(producer))
+
+
+def _slept_ns(producer: Body) -> int:
+    """How long the producer's host slept during the request: what the counting clock has over the stopping one."""
+    names = ("request_ns", "ack_ns", "awake_start_ns", "awake_end_ns")
+    if any(producer[name] is None for name in names):
+        return 0
+    counting = int(producer["ack_ns"]) - int(producer["request_ns"])
+    stopping = int(producer["awake_end_ns"]) - int(producer["awake_start_ns"])
+    # The awake pair also spans what lies behind the ACK, so only an excess of the counting clock says sleep.
+    return max(0, counting - stopping)
+
+
+def _duration(elapsed_ns: int, slept_ns: int) -> Observation:
+    if elapsed_ns < 0:
+        return Observation(None, f"negative duration of {elapsed_ns} ns")
+    if slept_ns > SLEEP_TOLERANCE_NS:
+        return Observation(None, f"the host slept: its clocks differ by {slept_ns} ns")
+    return Observation(Fraction(elapsed_ns, NS_PER_S))
+
+
+_SOAK: Final = frozenset({"soak"})
+_ANY: Final = frozenset({"after", "streaming"})
+_AFTER: Final = frozenset({"after"})
+_ZERO: Final = Fraction(0)
+
+BURST_RATIO: Final = "handoff.burst_last3_over_first3"
+ACKNOWLEDGED: Final = "handoff.acknowledged"
+DEATHS: Final = "producer.deaths"
+BURST: Final = "handoff.burst_gbps"
+BURST_REPS: Final = 3
+
+
+def _metric(
+    name: str,
+    unit: str,
+    kind: Kind,
+    of_body: Callable[[Body], Observation] | None,
+    *,
+    scope: Scope = "rep",
+    low: Fraction | None = _ZERO,
+    high: Fraction | None = None,
+    transfers: frozenset[str] = _ANY,
+) -> Metric:
+    return Metric(name, unit, kind, scope, low, high, _SOAK, transfers, of_body)
+
+
+METRICS: Final[Mapping[str, Metric]] = {
+    item.name: item
+    for item in (
+        _metric(ACKNOWLEDGED, "1", "acknowledgement", None, high=Fraction(1)),
+        _metric("handoff.payload_root", "digest", "digest", _text("payload_root"), low=None),
+        _metric("handoff.tensors_root", "digest", "digest", _text("tensors_root"), low=None),
+        _metric(BURST, "Gbit/s", "rate", _burst_gbps, transfers=_AFTER),
+        _metric(BURST_RATIO, "1", "rate", None, scope="run", transfers=_AFTER),
+        _metric("handoff.total_s", "s", "duration", _total_s),
+        _metric("handoff.prefill_s", "s", "duration", _prefill_s),
+        _metric("handoff.payload_bytes", "B", "size", _payload_bytes),
+        _metric("producer.instance", "instance", "identity", _instance, low=None),
+        _metric(DEATHS, "deaths", "deaths", None),
+        _metric("producer.rss_bytes", "B", "size", _of_producer("rss_bytes")),
+        _metric("producer.free_blocks", "blocks", "count", _of_producer("free_blocks")),
+        _metric("producer.fds", "descriptors", "count", _of_producer("fds")),
+        _metric("producer.threads", "threads", "count", _of_producer("threads")),
+    )
+}
+
+
+def burst_ratio(bursts: list[Fraction]) -> Fraction | None:
+    """Sum of the last three bursts ÷ sum of the first three; None under six reps or over a sum of zero."""
+    if len(bursts) < 2 * BURST_REPS or not (first := sum(bursts[:BURST_REPS])):
+        return None
+    return sum(bursts[-BURST_REPS:], _ZERO) / first
+
+
+def measure_receipt(envelope: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """Rows ``(metric, exact, shown)`` of one receipt for people's queries; a metric without a value has no row."""
+    if envelope["kind"] != "handoff":
+        return []
+    rows = []
+    for metric in METRICS.values():
+        if metric.of_body is None:
+            continue
+        value = metric.of_body(envelope["body"]).value
+        if value is not None:
+            rows.append((metric.name, exact_text(value), shown_text(value)))
+    return rows
+
+
+def exact_text(value: Value) -> str:
+    """``num/den`` of a fraction; text as it is."""
+    return value if isinstance(value, str) else f"{value.numerator}/{value.denominator}"
+
+
+def shown_text(value: Value, *, up: bool = False) -> str:
+    """A fraction with 9 significant digits, rounded down, or up where that is toward failing; text as it is."""
+    if isinstance(value, str):
+        return value
+    if value == 0:
+        return "0"
+    size, exponent = abs(value), 0
+    while size >= 10**SHOWN_DIGITS:
+        size, exponent = size / 10, exponent + 1
+    while size < 10 ** (SHOWN_DIGITS - 1):
+        size, exponent = size * 10, exponent - 1
+    away = up == (value > 0)
+    digits = -(-size.numerator // size.denominator) if away else size.numerator // size.denominator
+    return ("-" if value < 0 else "") + _placed(digits, exponent)
+
+
+def _placed(digits: int, exponent: int) -> str:
+    if exponent >= 0:
+        return str(digits * 10**exponent)
+    text = str(digits).rjust(1 - exponent, "0")
+    return f"{text[:exponent]}.{text[exponent:]}".rstrip("0").rstrip(".")
