@@ -1,0 +1,94 @@
+"""What may be asked of the resident: everything wrong is refused before the engine is touched."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from producer import requests
+from producer.requests import HandoffRequest, Limits, StatusRequest
+from receipts.errors import SoakledgerError
+from receipts.prompts import prompt_sha256, seeded_token_ids
+
+LIMITS = Limits(context_tokens=64, vocab_size=500, checkpoint=Path("/nowhere"))
+IDS = [7, 8, 9]
+
+
+def line(**changed: Any) -> bytes:
+    value = {
+        "v": 1,
+        "op": "handoff",
+        "handoff_id": "0" * 32,
+        "prompt": {"source": "ids", "ids": IDS},
+        "prompt_sha256": prompt_sha256(IDS),
+        "receiver": "here",
+        "watchdog_s": None,
+        "used_by": None,
+    }
+    return json.dumps(value | changed).encode() + b"\n"
+
+
+def ids_of(data: bytes) -> list[int]:
+    request = requests.parse(data)
+    assert isinstance(request, HandoffRequest)
+    return requests.prompt_ids(request, LIMITS)
+
+
+def test_a_prompt_by_ids_comes_out_as_it_went_in() -> None:
+    assert ids_of(line()) == IDS
+
+
+def test_a_seeded_prompt_is_made_here_and_checked_against_its_digest() -> None:
+    ids = seeded_token_ids(28, 4, 3, 500)
+    prompt = {"source": "seeded", "seed": 28, "tokens": 4, "id_range": [3, 500]}
+    assert ids_of(line(prompt=prompt, prompt_sha256=prompt_sha256(ids))) == [75, 351, 241, 221]
+
+
+def test_status_is_a_request_of_its_own() -> None:
+    assert isinstance(requests.parse(b'{"v":1,"op":"status"}\n'), StatusRequest)
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"prompt": {"source": "ids", "ids": []}, "prompt_sha256": prompt_sha256([])}, "the prompt is empty"),
+        ({"prompt": {"source": "ids", "ids": [1] * 64}}, "64 prompt tokens"),
+        ({"prompt": {"source": "ids", "ids": [1, 500]}}, "token id 500 is outside the vocabulary of 500"),
+        ({"prompt": {"source": "ids", "ids": [-1]}}, "token id -1 is outside"),
+        ({"prompt_sha256": "sha256:" + "0" * 64}, "the prompt has digest"),
+        (
+            {"prompt": {"source": "seeded", "seed": 1, "tokens": 10**12, "id_range": [0, 2]}},
+            "1000000000000 prompt tokens",
+        ),
+        ({"prompt": {"source": "seeded", "seed": 1, "tokens": 4, "id_range": [9, 9]}}, "is empty or negative"),
+        ({"prompt": {"source": "text", "text": "hello"}}, "no tokenizer"),
+        ({"prompt": {"source": "file", "path": "/nowhere/prompt.txt"}}, "cannot be read"),
+    ],
+)
+def test_a_prompt_that_does_not_fit_is_refused_with_the_reason(changed: dict[str, Any], said: str) -> None:
+    with pytest.raises(SoakledgerError, match=said):
+        ids_of(line(**changed))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\n",
+        b"garbage\n",
+        b"[]\n",
+        b'{"op":"unknown"}\n',
+        b'{"v":1,"op":"status","more":1}\n',
+        line(receiver="127.0.0.1:47900/x"),
+        line(handoff_id="x"),
+        line(watchdog_s=0),
+        line(surprise=1),
+        b'{"v":1,"v":1,"op":"status"}\n',
+        b'{"v":NaN,"op":"status"}\n',
+    ],
+)
+def test_what_is_no_request_is_refused_as_the_senders_mistake(data: bytes) -> None:
+    with pytest.raises(SoakledgerError):
+        requests.parse(data)
