@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import shutil
 import sys
 from typing import Final, NoReturn
 
@@ -61,7 +62,9 @@ def main() -> NoReturn:
 def run(arguments: list[str]) -> int:
     """Run one command; returns its exit status. Tracebacks are for our mistakes, never for the user's."""
     try:
-        result = root.main(args=arguments, prog_name="soakledger", standalone_mode=False)
+        # Click takes no width under 50 by itself; a narrow terminal gets narrow help all the same.
+        width = min(shutil.get_terminal_size((80, 24)).columns, 80)
+        result = root.main(args=arguments, prog_name="soakledger", standalone_mode=False, terminal_width=width)
         sys.stdout.flush()
         return result if isinstance(result, int) else exits.DONE
     except click.exceptions.Exit as stop:
