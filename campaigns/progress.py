@@ -7,7 +7,6 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TextIO
 
-from receipts.metrics import measure_receipt
 from templates.terminal import rep_line
 
 
@@ -44,7 +43,7 @@ class PlainProgress:
         self._move(f"  producer: {text}", False)
 
     def rep(self, envelope: dict[str, Any], reps: int) -> None:
-        self.say(rep_line(envelope, measure_receipt(envelope), reps=reps, loopback=self.loopback))
+        self.say(rep_line(envelope, reps, loopback=self.loopback))
 
     def _move(self, text: str, last: bool) -> None:
         if not self.stream.isatty():

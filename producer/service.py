@@ -25,7 +25,7 @@ from producer.lane import Lane
 from producer.lease import Lease
 from receipts.clock import HostClock
 from receipts.errors import InputError, SoakledgerError
-from receipts.events import DeathEvent, HandoffEvent
+from receipts.events import DeathEvent, DeathSite, HandoffEvent
 from receipts.kinds import Instance, Outcome
 
 MAX_CONSECUTIVE_ERRORS: Final = 3
@@ -171,7 +171,7 @@ class Service:
         delivered = _deliver(connection, self._response(served))
         if reason is None:
             return
-        site = "engine_touched" if served.engine_touched else "third_error"
+        site: DeathSite = "engine_touched" if served.engine_touched else "third_error"
         now = self.clock.stamp()
         try:
             self.journal.append(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import click
 
@@ -20,7 +21,7 @@ def group() -> None:
 @click.option("--format", "fmt", type=click.Choice(["md", "html"]), default="md", show_default=True)
 @click.option("-o", "--out", type=click.Path(path_type=Path), help="Write here; - for stdout.")
 @home_option
-def verdict(attempt: str, fmt: str, out: Path | None, home: str | None) -> None:
+def verdict(attempt: str, fmt: Literal["md", "html"], out: Path | None, home: str | None) -> None:
     """Render the verdict of ATTEMPT (ID or ID/NUMBER, the last by default)."""
     from receipts.kinds import attempt_folder
     from templates.render import render_verdict

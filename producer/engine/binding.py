@@ -100,11 +100,13 @@ def _rope_modules(model: Any) -> list[Any]:
 
 def _linear_kernels(model: Any) -> dict[str, int]:
     """Class of what multiplies, per linear layer: the kernel behind a quantisation scheme, else the method."""
+    from vllm.model_executor.layers.linear import LinearBase
+
     counts: Counter[str] = Counter()
     for module in model.modules():
-        method = getattr(module, "quant_method", None)
-        if method is None:
+        if not isinstance(module, LinearBase):
             continue
+        method = module.quant_method
         scheme = getattr(module, "scheme", None)
         kernel = getattr(scheme, "kernel", None)
         bound = kernel if kernel is not None else scheme if scheme is not None else method

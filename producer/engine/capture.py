@@ -54,7 +54,10 @@ class Desk:
 
 
 class _Release:
-    """What ends one payload, once: its views refuse to be read from then on, and its memory is free again."""
+    """What ends one payload, once: its views refuse to be read from then on, and its memory is free again.
+
+    A slice taken of a view before stays readable, and Python does not count it: whoever sends slices is done first.
+    """
 
     def __init__(self, desk: Desk, memory: torch.Tensor, views: tuple[memoryview, ...]) -> None:
         self._desk = desk
@@ -62,7 +65,6 @@ class _Release:
         self._views = views
 
     def __call__(self) -> None:
-        """Raises BufferError while somebody still exports a view; the memory then stays this payload's."""
         for view in self._views:
             view.release()
         memory, self._memory = self._memory, None

@@ -91,11 +91,24 @@ def test_a_folder_that_is_not_there_is_refused_and_not_made(tmp_path: Path) -> N
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_a_folder_without_permission_is_refused(tmp_path: Path) -> None:
-    tmp_path.chmod(0o555)
-    with pytest.raises(HomeError):
-        check_writable(tmp_path, 1)
+    # Root may write anywhere: a process of its own becomes nobody, which may write nowhere in here.
+    for folder in (tmp_path,):
+        folder.chmod(0o555)
+    code = (
+        "import os, sys; from pathlib import Path; from receipts.errors import HomeError\n"
+        "from receipts.store import check_writable\n"
+        "folder = os.open(sys.argv[1], os.O_RDONLY); os.fchdir(folder)\n"
+        "if os.geteuid() == 0: os.setuid(65534)\n"
+        "try: check_writable(Path('.'), 1)\n"
+        "except HomeError as error: print(error)\n"
+    )
+    try:
+        done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
+    finally:
+        for folder in (tmp_path,):
+            folder.chmod(0o755)
+    assert "Permission denied" in done.stdout
 
 
 def test_a_read_only_file_system_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
