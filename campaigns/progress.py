@@ -5,9 +5,12 @@ from __future__ import annotations
 import sys
 import time
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TextIO
+from typing import Any, Final, Protocol, TextIO
 
 from templates.terminal import rep_line
+
+_QUIET_S: Final = 5.0
+"""How long a step may go on without a line where nothing can be overwritten."""
 
 
 class Progress(Protocol):
@@ -29,11 +32,15 @@ class PlainProgress:
     stream: TextIO = field(default_factory=lambda: sys.stderr)
     loopback: bool = True
     _moving: bool = False
-    _last: float = 0.0
+    _last: float = field(default_factory=time.monotonic)
 
     def say(self, text: str) -> None:
         self._end_moving()
         self._write(f"{text}\n")
+
+    def counting(self, what: str, done: int, total: int) -> None:
+        """A step of known length: one line that moves on a terminal, one line at its end elsewhere."""
+        self._move(f"  {what}: {done} of {total}", done >= total)
 
     def hashing(self, what: str, done: int, total: int) -> None:
         share = 100 * done // total if total else 100
@@ -47,7 +54,7 @@ class PlainProgress:
 
     def _move(self, text: str, last: bool) -> None:
         if not self.stream.isatty():
-            if last or time.monotonic() - self._last > 5:
+            if last or time.monotonic() - self._last > _QUIET_S:
                 self._last = time.monotonic()
                 self._write(text[:78] + "\n")
             return

@@ -46,7 +46,7 @@ def audit_lines(report: Mapping[str, Any], width: int) -> list[str]:
     for fault in faults:
         lines += _wrapped(_fault_text(fault), width, "  ")
     head = report["head"]
-    counted = [f"{key.replace('_', ' ')} {report[key]}" for key in sorted(report) if key.endswith("_checked")]
+    counted = [f"{report[f'{what}_checked']} {what}" for what in ("entries", "checkpoints", "files", "blobs")]
     lines += _wrapped("checked: " + ", ".join(counted), width)
     if head:
         lines += _wrapped(f"head: {head['size']} entries, root {head['root']}", width)
@@ -57,7 +57,9 @@ def audit_lines(report: Mapping[str, Any], width: int) -> list[str]:
 
 
 def _fault_text(fault: Mapping[str, Any]) -> str:
-    where = fault["where"] if fault["entry"] is None else f"entry {fault['entry']} ({fault['where']})"
+    where = str(fault["where"])
+    if fault["entry"] is not None and not where.startswith("entry"):
+        where = f"entry {fault['entry']} ({where})"
     text = f"{where}: {fault['what']}"
     if fault["expected"] is not None or fault["found"] is not None:
         text += f"; expected {fault['expected'] or words.MISSING}, found {fault['found'] or words.MISSING}"

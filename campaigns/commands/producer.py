@@ -22,16 +22,15 @@ def group() -> None:
 @click.option("--bf16", is_flag=True, help="With --tiny: the unquantised twin.")
 def build_checkpoint(out: Path, tiny: bool, bf16: bool) -> None:
     """Build the sample NVFP4 checkpoint in OUT; if it is there and whole, nothing is done."""
+    from campaigns.progress import PlainProgress
     from producer.checkpoint.build import build_sample, build_tiny
 
     if bf16 and not tiny:
         raise click.UsageError("--bf16 goes with --tiny")
 
-    def progress(what: str, done: int, total: int) -> None:
-        click.echo(f"  {what} {done}/{total}", err=True)
-
-    manifest = build_tiny(out, nvfp4=not bf16) if tiny else build_sample(out, progress=progress)
-    click.echo(f"{out}: {manifest}")
+    progress = PlainProgress().counting
+    built = build_tiny(out, nvfp4=not bf16, progress=progress) if tiny else build_sample(out, progress=progress)
+    click.echo(f"{out}: {len(built.files)} files, {built.total_bytes} bytes, recipe {built.recipe}")
 
 
 @group.command()
