@@ -31,7 +31,7 @@ from producer.journal import Journal
 from producer.lane import Lane
 from receipts.clock import HostClock
 from receipts.errors import BusyError, IdentityError, InputError, SoakledgerError
-from receipts.kinds import Instance
+from receipts.kinds import Instance, attempt_folder
 from receipts.leaves import AttemptAbandoned, AttemptClose, AttemptOpen, Cleanup, Ended, Enrollment
 from receipts.store import BlobStore, check_writable
 
@@ -194,7 +194,7 @@ def _run_and_close(
     attempt: Attempt, stages: list[dict[str, Any]], intake: Intake, interrupts: Interrupts, progress: Progress
 ) -> None:
     """Run the stages; whatever happens, put back what was taken and close the attempt."""
-    found = Artefacts.of(attempt.lane).ready_instance()
+    found = _found_running(attempt)
     receiver: receiving.RunningReceiver | None = None
     outcome = StageOutcome("done")
     try:
@@ -214,6 +214,19 @@ def _run_and_close(
         cleanup = _put_back(attempt, found, receiver)
         _close(attempt, [stage["name"] for stage in stages], outcome, interrupts, cleanup)
         intake.take()
+
+
+def _found_running(attempt: Attempt) -> Instance | None:
+    """The producer that was there before us and is not ours to stop. One that a lost attempt started is ours."""
+    instance = Artefacts.of(attempt.lane).ready_instance()
+    if instance is None:
+        return None
+    for entry in attempt.ledger.entries(kinds={"attempt_abandoned"}):
+        prefix = attempt_folder(entry.data["campaign"], entry.data["attempt"]) + "/"
+        for receipt in attempt.ledger.entries(kinds={"receipt"}, subject_prefix=prefix):
+            if receipt.data["kind"] == "ritual" and receipt.data["body"]["instance"] == instance.document():
+                return None
+    return instance
 
 
 def _run_stage(

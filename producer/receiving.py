@@ -16,6 +16,7 @@ from typing import Any
 
 from producer.enrollment import receiver_config
 from producer.handoff import inspection, receiver
+from producer.host import linux
 from producer.lane import Lane, LaneConfig
 from producer.runtime.process import child_environment
 from receipts.errors import LaneError, SoakledgerError
@@ -57,6 +58,8 @@ def start(lane: Lane) -> RunningReceiver:
             text=True,
             start_new_session=True,
             env=child_environment(),
+            # A receiver belongs to who started it: an orchestrator that was killed leaves none behind.
+            preexec_fn=linux.end_with_parent,
         )
     assert process.stdout is not None
     line = process.stdout.readline()

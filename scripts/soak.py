@@ -52,7 +52,7 @@ def steps(places: Places) -> list[tuple[str, list[str]]]:
     return [
         ("build the sample checkpoint", ["producer", "build-checkpoint", str(places.checkpoint)]),
         ("write the lane file", ["lane", "init", str(places.lane.parent)]),
-        ("enroll the producer", ["producer", "enroll", *lane]),
+        ("enroll the producer", ["producer", "enroll", *lane, "--renew"]),
         ("enroll the lane", ["lane", "enroll", *lane, *home]),
         ("register the campaign", ["campaign", "register", CAMPAIGN, *lane, *home]),
         ("launch the campaign", ["campaign", "launch", CAMPAIGN, *lane, *home]),

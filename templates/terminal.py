@@ -46,7 +46,7 @@ def audit_lines(report: Mapping[str, Any], width: int) -> list[str]:
     for fault in faults:
         lines += _wrapped(_fault_text(fault), width, "  ")
     head = report["head"]
-    counted = [f"{report[f'{what}_checked']} {what}" for what in ("entries", "checkpoints", "files", "blobs")]
+    counted = [f"{count} {what.replace('_', ' ')}" for what, count in report["checked"].items()]
     lines += _wrapped("checked: " + ", ".join(counted), width)
     if head:
         lines += _wrapped(f"head: {head['size']} entries, root {head['root']}", width)

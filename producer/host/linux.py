@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import signal
 import socket
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import psutil
 
 from receipts.clock import boot_id
 from receipts.kinds import Instance
+
+_PR_SET_PDEATHSIG: Final = 1
 
 
 @dataclass(frozen=True)
@@ -95,6 +100,11 @@ def described(pid: int) -> Holder | None:
             return Holder(pid, command[:120], process.username(), age)
     except psutil.Error:
         return None
+
+
+def end_with_parent() -> None:
+    """For the child, between fork and exec: get SIGTERM when the thread that started it is gone (prctl(2))."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def interface_of(address: str) -> str | None:
