@@ -85,7 +85,7 @@ def stop(lane: Lane, clock: HostClock, instance: Instance, why: str) -> None:
             os.kill(instance.pid, number)
         except ProcessLookupError:
             return
-        if _gone(instance, grace_s):
+        if _gone(instance, grace_s) and _lease_settled(lane.producer.lease, instance.pid, grace_s):
             return
     raise LaneError(f"producer pid {instance.pid} does not end, not even by SIGKILL")
 
@@ -163,6 +163,19 @@ def _gone(instance: Instance, grace_s: float) -> bool:
             return True
         time.sleep(_POLL_S)
     return False
+
+
+def _lease_settled(path: Path, pid: int, grace_s: float) -> bool:
+    """Wait until an ended process has let go of the lease.
+
+    Its first thread can be a zombie while its last one still holds the descriptors, so "gone" comes before "free".
+    """
+    end = time.monotonic() + grace_s
+    while (holder := lease.holder(path)) is not None and holder.pid in {0, pid}:
+        if time.monotonic() >= end:
+            return False
+        time.sleep(_POLL_S)
+    return True
 
 
 def _stamp() -> str:
