@@ -76,7 +76,7 @@ def test_a_receiver_whose_own_template_was_edited_does_not_start(lane: Lane) -> 
     enrollment.enroll(lane)
     copy = lane.receiver.enrolled / "chat_template.jinja"
     copy.write_bytes(b"{{ other }}")
-    with pytest.raises(IdentityError, match="chat template: enrolled .*, found "):
+    with pytest.raises(IdentityError, match=r"chat template: enrolled .*, found "):
         enrollment.receiver_config(lane)
 
 

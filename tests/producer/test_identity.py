@@ -81,7 +81,7 @@ def test_a_changed_and_a_truncated_checkpoint_file_are_named_with_both_digests(t
 def test_a_link_in_a_checkpoint_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "real").write_bytes(b"x")
     (tmp_path / "model.safetensors").symlink_to(tmp_path / "real")
-    with pytest.raises(FaultsError, match="model.safetensors: a checkpoint holds regular files only"):
+    with pytest.raises(FaultsError, match=r"model\.safetensors: a checkpoint holds regular files only"):
         identity.checkpoint_files(tmp_path)
 
 
