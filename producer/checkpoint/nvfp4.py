@@ -38,7 +38,7 @@ _MAX_CHUNKS: Final = (2**63 - 1) // (EXACT_SPLIT * (12 * 448 * 512) ** 2)
 
 @dataclass(frozen=True, eq=False)
 class Quantised:
-    """One tensor in NVFP4: ``packed`` u8 ``[N, K/2]``, ``scale`` float8_e4m3fn ``[N, K/16]``, ``divisor`` f32 ``[1]``."""
+    """One tensor: ``packed`` u8 ``[N, K/2]``, ``scale`` float8_e4m3fn ``[N, K/16]``, ``divisor`` f32 ``[1]``."""
 
     packed: Tensor
     scale: Tensor

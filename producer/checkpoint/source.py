@@ -89,8 +89,9 @@ def read_source(source: SourceFile, *, progress: Progress) -> tuple[LlamaGeometr
     weights: dict[str, Tensor] = {}
     for done, tensor in enumerate(reader.tensors):
         progress("reading the GGUF", done, len(reader.tensors))
-        values = torch.from_numpy(gguf.dequantize(tensor.data, tensor.tensor_type)).to(torch.float32)
-        weights[_hugging_face_name(tensor.name, source.path)] = values.clone()
+        # A float32 tensor comes back as a read-only view of the mapped file, hence the copy.
+        values = gguf.dequantize(tensor.data, tensor.tensor_type).astype("float32", copy=True)
+        weights[_hugging_face_name(tensor.name, source.path)] = torch.from_numpy(values)
     for layer in range(geometry.layers):
         for name, heads in (("q_proj", geometry.heads), ("k_proj", geometry.kv_heads)):
             key = f"{layer_prefix(layer)}self_attn.{name}.weight"
