@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -112,6 +111,8 @@ def launch(ctx: click.Context, spec: str, lane_file: Path, home: str | None) -> 
 
 def _told_by_a_fresh_process(attempt: str, home: str | None) -> int:
     """Print what a process that remembers nothing of this run computes from the home alone."""
+    import subprocess
+
     place = str(open_home(home).path)
     sys.stdout.flush()
     command = [sys.executable, "-m", "campaigns.cli", "campaign", "rejudge", attempt, "--home", place]

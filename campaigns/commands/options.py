@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
-import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -75,6 +73,9 @@ def write_ledger(home: str | None, host: str | None = None, *, create: bool) -> 
 
 def this_host() -> str:
     """This machine's name as an identifier, for commands that concern no lane."""
+    import re
+    import socket
+
     name = re.sub(r"[^a-z0-9._-]", "-", socket.gethostname().lower()).strip("-._")[:64]
     return name or "here"
 
