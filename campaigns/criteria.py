@@ -56,7 +56,8 @@ def evaluate(criterion: Criterion, metric: Metric, samples: Sequence[Sample]) ->
     counted = [item for item in samples if _counts(criterion, item)]
     low, high = _extremes(criterion, metric, samples)
     outcome = _decided(criterion, low, high) if counted else "invalid"
-    return Judgement(outcome, _observed(criterion, metric, samples), len(counted), _worst(criterion, metric, samples))
+    worst = _worst(criterion, metric, samples, outcome)
+    return Judgement(outcome, _observed(criterion, metric, samples), len(counted), worst)
 
 
 def _extremes(criterion: Criterion, metric: Metric, samples: Sequence[Sample]) -> tuple[Number, Number]:
@@ -86,7 +87,7 @@ def document(criterion: Criterion, judgement: Judgement, metric: Metric, samples
         if worst is None
         else {"case": worst.case, "run": worst.run, "rep": worst.rep, "class": worst.rep_class},
         "deaths": None,
-        "series": _series(metric, samples),
+        "series": _series(metric, samples, up=up),
     }
 
 
@@ -189,27 +190,30 @@ def _distinct(criterion: Criterion, samples: Sequence[Sample]) -> Judgement:
     room: dict[str | None, int] = {}
     measured = 0
     for item in samples:
-        if item.rep_class == "measured" and item.value is not None:
-            measured += 1
-            known.setdefault(item.group, set()).add(exact_text(item.value))
-        elif criterion.by is not None and item.group is None:
+        measured += item.rep_class == "measured"
+        if criterion.by is not None and item.group is None:
             loose += 1  # it may belong to any group
+        elif item.rep_class == "measured" and item.value is not None:
+            known.setdefault(item.group, set()).add(exact_text(item.value))
         else:
             room[item.group] = room.get(item.group, 0) + 1
     groups = known.keys() | room.keys()
     low = max((len(values) for values in known.values()), default=0)
     high = max((len(known.get(group, ())) + room.get(group, 0) for group in groups), default=0) + loose
     outcome = _decided(criterion, Fraction(max(low, 1)), Fraction(max(high, 1))) if measured else "invalid"
-    return Judgement(outcome, Fraction(low) if measured else None, measured, None)
+    return Judgement(outcome, Fraction(low) if known else None, measured, None)
 
 
-def _worst(criterion: Criterion, metric: Metric, samples: Sequence[Sample]) -> Sample | None:
-    """The sample that hurts most: the first errored one, else the extreme that was measured."""
+def _worst(criterion: Criterion, metric: Metric, samples: Sequence[Sample], outcome: CriterionOutcome) -> Sample | None:
+    """The sample that hurts most: the first errored one, the untrusted one that leaves it open, else the extreme."""
     if metric.kind == "deaths":
         return None
     errored = next((item for item in samples if item.rep_class == "errored"), None)
     if errored is not None:
         return errored
+    untrusted = next((item for item in samples if item.rep_class == "untrusted"), None)
+    if untrusted is not None and outcome == "invalid":
+        return untrusted
     measured = [item for item in samples if item.rep_class == "measured" and isinstance(item.value, Fraction)]
     if not measured or metric.kind == "acknowledgement":
         return next((item for item in measured if item.value == 0), None)
@@ -222,15 +226,15 @@ def _number_of(sample: Sample) -> Fraction:
     return sample.value
 
 
-def _series(metric: Metric, samples: Sequence[Sample]) -> dict[str, str] | None:
+def _series(metric: Metric, samples: Sequence[Sample], *, up: bool) -> dict[str, str] | None:
     if metric.scope != "rep" or metric.kind in {"acknowledgement", "deaths", "digest", "identity"}:
         return None
     values = [item.value for item in samples if item.rep_class == "measured" and isinstance(item.value, Fraction)]
     if not values:
         return None
     return {
-        "first": shown_text(values[0]),
-        "last": shown_text(values[-1]),
-        "min": shown_text(min(values)),
-        "max": shown_text(max(values)),
+        "first": shown_text(values[0], up=up),
+        "last": shown_text(values[-1], up=up),
+        "min": shown_text(min(values), up=up),
+        "max": shown_text(max(values), up=up),
     }

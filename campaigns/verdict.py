@@ -58,7 +58,10 @@ class Slot:
     def rep_class(self) -> RepClass:
         if self.handoff is None or self.handoff["outcome"] in _CUT_SHORT:
             return "missing"
-        return "measured" if self.acknowledged else "errored"
+        if not self.acknowledged:
+            return "errored"
+        # An acknowledged handoff of another prompt says nothing of the rep that was registered.
+        return "measured" if self.handoff["prompt_sha256"] == self.prompt_sha256 else "missing"
 
 
 @dataclass(frozen=True)
@@ -84,6 +87,8 @@ class Evidence:
     enrollments: Mapping[int, Mapping[str, Any]]
     deviations: int
     first_seq: int
+    next_open_ns: int | None
+    """When the lane's next attempt was opened on this host and boot: by then this one was over."""
 
 
 def judge(
@@ -164,16 +169,25 @@ def _evidence(entries: Sequence[EntryView], campaign: str, attempt: int) -> Evid
         enrollments={entry.seq: entry.data for entry in by_kind.get("enrollment", [])},
         deviations=sum(entry.subject == subject for entry in by_kind.get("deviation", [])),
         first_seq=opened.seq + 1,
+        next_open_ns=_next_open_ns(by_kind["attempt_open"], opened),
     )
+
+
+def _next_open_ns(attempts: Sequence[EntryView], opened: EntryView) -> int | None:
+    for entry in attempts:
+        same = all(entry.data[key] == opened.data[key] for key in ("lane", "host", "boot_id"))
+        if same and entry.seq > opened.seq:
+            return int(entry.data["at_ns"])
+    return None
 
 
 def _slots(evidence: Evidence, stage: Mapping[str, Any]) -> list[Slot]:
     """Every rep that the stage was registered for, in order, a control where one was."""
-    found = {
-        (item["case"], item["run"], item["rep"], item["kind"]): item["body"]
-        for item in evidence.receipts
-        if item["stage"] == stage["name"] and item["kind"] in {"handoff", "admission"}
-    }
+    found: dict[tuple[str | None, int, int, str], Mapping[str, Any]] = {}
+    for item in evidence.receipts:
+        if item["stage"] == stage["name"] and item["kind"] in {"handoff", "admission"}:
+            # The first of a place stands: a rep that was done again is no amnesty for the first.
+            found.setdefault((item["case"], item["run"], item["rep"], item["kind"]), item["body"])
     slots = []
     for case, run, rep, prompt in _places(stage):
         handoff = found.get((case, run, rep, "handoff"))
@@ -196,7 +210,7 @@ def _places(stage: Mapping[str, Any]) -> Iterator[tuple[str | None, int, int, st
 def _is_acknowledged(evidence: Evidence, handoff: Mapping[str, Any], admission: Mapping[str, Any] | None) -> bool:
     """Outcome acknowledged, the admission receipt there, its digest as named, both roots equal, the signature good."""
     receiver = handoff["receiver"]
-    if handoff["outcome"] != "acknowledged" or admission is None or receiver is None:
+    if handoff["outcome"] != "acknowledged" or admission is None or receiver is None or handoff["producer"] is None:
         return False
     if canonical.sha256(canonical.file_bytes(dict(admission))) != receiver["admission"]:
         return False
@@ -301,7 +315,10 @@ def _group(criterion: Criterion, slot: Slot) -> str | None:
         return slot.case or ""
     if criterion.by == "prompt_sha256":
         return slot.prompt_sha256  # registered, so known also of a rep that never was
-    return None if slot.handoff is None else str(slot.handoff[criterion.by])
+    value: Any = slot.handoff
+    for name in criterion.by.split("."):  # producer.identity, receiver.host
+        value = None if value is None else value[name]
+    return None if value is None else str(value)
 
 
 def _run_samples(slots: Sequence[Slot]) -> list[Sample]:
@@ -340,13 +357,14 @@ class _Deaths:
 
 
 def _deaths(evidence: Evidence, stage: Mapping[str, Any], slots: Sequence[Slot]) -> _Deaths:
-    """Natural deaths in each rep's span; nothing is known without a gapless journal."""
-    if not _is_gapless(evidence, stage["name"]):
+    """Natural deaths in each rep's span; nothing is known without a gapless journal on the runner's own clock."""
+    if not _is_gapless(evidence, stage["name"]) or not _is_one_clock(evidence, slots):
         return _Deaths({}, ())
+    deaths = _deaths_here(evidence)
     known: dict[tuple[int, int], int] = {}
     found: list[Death] = []
     for run, rep, start, end in _spans(evidence, stage, slots):
-        inside = _deaths_between(evidence, start, end)
+        inside = [(body, injected) for died_ns, body, injected in deaths if start < died_ns <= end]
         known[run, rep] = sum(not injected for _, injected in inside)
         found += [Death(run, rep, body["site"], body["status"], injected) for body, injected in inside]
     for slot in slots:
@@ -359,7 +377,8 @@ def _deaths(evidence: Evidence, stage: Mapping[str, Any], slots: Sequence[Slot])
 def _spans(evidence: Evidence, stage: Mapping[str, Any], slots: Sequence[Slot]) -> Iterator[tuple[int, int, int, int]]:
     """(run, rep, start, end]: from the end of the rep before (or the run's start) to the rep's own end.
 
-    The last rep that was observed in a run reaches to the next run's start, or to the stage's close.
+    The first run starts with its stage. The last rep that was observed in a run reaches to the next run's start, or to
+    the stage's close.
     """
     starts = _run_starts(evidence, stage)
     for run in range(1, stage["runs"] + 1):
@@ -383,6 +402,9 @@ def _run_starts(evidence: Evidence, stage: Mapping[str, Any]) -> dict[int, int]:
         if item["stage"] == stage["name"] and item["kind"] == "intent" and item["run"] is not None:
             at = int(item["body"]["at_ns"])
             starts[item["run"]] = min(starts.get(item["run"], at), at)
+    started = _stage_time(evidence, stage["name"], "started_ns")
+    if 1 in starts and started is not None:
+        starts[1] = min(starts[1], started)
     return starts
 
 
@@ -390,36 +412,59 @@ _FOREVER: Final = 1 << 62
 
 
 def _stage_close(evidence: Evidence, name: str) -> int:
+    """When the stage closed; of an abandoned one it is known that it was over when the lane's next attempt opened."""
+    closed = _stage_time(evidence, name, "closed_ns")
+    if closed is not None:
+        return closed
+    return _FOREVER if evidence.next_open_ns is None else evidence.next_open_ns
+
+
+def _stage_time(evidence: Evidence, name: str, key: str) -> int | None:
     for stage in evidence.ending.get("stages", ()):
-        if stage["stage"] == name and stage["closed_ns"] is not None:
-            return int(stage["closed_ns"])
-    return _FOREVER
+        if stage["stage"] == name and stage[key] is not None:
+            return int(stage[key])
+    return None
 
 
-def _deaths_between(evidence: Evidence, start: int, end: int) -> list[tuple[Mapping[str, Any], bool]]:
-    """Death bodies with died_ns in (start, end] on the runner's host and boot, one an instance."""
+def _is_one_clock(evidence: Evidence, slots: Sequence[Slot]) -> bool:
+    """Whether every producer that was seen stamps with the runner's host and boot: else no death can be placed."""
+    opened = evidence.opened.data
+    producers = [slot.handoff["producer"] for slot in slots if slot.handoff is not None]
+    return all(
+        block["host"] == opened["host"] and block["boot_id"] == opened["boot_id"]
+        for block in producers
+        if block is not None
+    )
+
+
+def _deaths_here(evidence: Evidence) -> list[tuple[int, Mapping[str, Any], bool]]:
+    """(died_ns, body, injected) of each death on the runner's host and boot; an instance dies once, as first said."""
     opened = evidence.opened.data
     seen: set[str] = set()
     found = []
-    for event in evidence.events:
+    for event in sorted(evidence.events, key=_journal_n):
         record = event["record"]
         if record["kind"] != "death" or record["boot_id"] != opened["boot_id"] or record["host"] != opened["host"]:
             continue
         body = record["body"]
         name = metrics.instance_text(body["instance"])
-        if start < int(body["died_ns"]) <= end and name not in seen:
+        if name not in seen:
             seen.add(name)
-            found.append((body, bool(event["injected"])))
+            found.append((int(body["died_ns"]), body, bool(event["injected"])))
     return found
+
+
+def _journal_n(event: Mapping[str, Any]) -> int:
+    return int(event["record"]["n"])
 
 
 def _is_gapless(evidence: Evidence, stage: str) -> bool:
     """Whether the taken-in journal is one chain that covers what the stage's handoffs saw of it."""
-    records = sorted((event["record"]["n"], event) for event in evidence.events)
+    records = sorted(evidence.events, key=_journal_n)
     if not records:
         return False
-    for (before, earlier), (n, later) in itertools.pairwise(records):
-        if n != before + 1 or later["record"]["prev"] != earlier["record_sha256"]:
+    for earlier, later in itertools.pairwise(records):
+        if _journal_n(later) != _journal_n(earlier) + 1 or later["record"]["prev"] != earlier["record_sha256"]:
             return False
     needed = [
         item["body"]["producer"]["journal"]["n"]
@@ -429,8 +474,7 @@ def _is_gapless(evidence: Evidence, stage: str) -> bool:
         and item["body"]["producer"]
         and item["body"]["producer"]["journal"]
     ]
-    first, last = int(records[0][0]), int(records[-1][0])
-    return first == 1 and last >= max(needed, default=0)
+    return _journal_n(records[0]) == 1 and _journal_n(records[-1]) >= max(needed, default=0)
 
 
 # The verdict
@@ -440,7 +484,8 @@ def _verdict(evidence: Evidence, judged: Sequence[Mapping[str, Any]]) -> str:
     outcomes = {item["outcome"] for item in judged}
     if "not_met" in outcomes:
         return "FAIL"
-    if "invalid" in outcomes or evidence.ending["ended"] != "complete":
+    to_the_end = all(stage["reached_end"] for stage in evidence.ending.get("stages", ()))
+    if "invalid" in outcomes or evidence.ending["ended"] != "complete" or not to_the_end:
         return "INCONCLUSIVE"
     cleanup_failed = any(not item["ok"] for item in evidence.ending.get("cleanup", ()))
     weaker = bool(evidence.registration.data["weaker"])

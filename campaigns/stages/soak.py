@@ -121,10 +121,12 @@ def _rep(soak: SoakRun, place: Place, prompt: dict[str, Any]) -> str:
     if admission is not None:
         attempt.write(place, "admission", admission, tree)
     attempt.write(place, "handoff", body, tree)
+    if attempt.instance is not None and not linux.is_alive(attempt.instance):
+        # It may have died a moment ago, behind its answer: its death must be on record before the run is closed.
+        _await_event(soak, attempt.instance, time.monotonic() + DEATH_SETTLES_S)
+        attempt.instance = None
     soak.intake.take()
     soak.progress.rep(_shown(attempt, place, body), soak.stage["reps"])
-    if attempt.instance is not None and not linux.is_alive(attempt.instance):
-        attempt.instance = None
     return body.outcome
 
 
