@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import hashlib
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -411,8 +414,8 @@ def test_the_independent_client_says_the_pages_producer_frames_byte_for_byte(
         }
     )
     client = Client(enrolled, ("", 0), nonce_p=bytes.fromhex(vector["nonce_p"]))
-    client.earlier = client_end.hashlib.sha256()
-    client.deadline = client_end.time.monotonic() + 60
+    client.earlier = hashlib.sha256()
+    client.deadline = time.monotonic() + 60
     client.pongs = client.pongs_owed = 0
     client.socket = line  # type: ignore[assignment]
     done = client.hand_over(
@@ -696,13 +699,13 @@ class There:
 def either(
     which: str, told: dict[str, Any], tmp_path: Path, seconds: dict[str, float] | None = None
 ) -> Iterator[There]:
-    seconds = seconds or {}
+    limits: dict[str, Any] = dict(seconds or {})
     if which == "our-receiver":
-        times = replace(ReceiverTimes(handshake_s=10, silence_s=10, write_s=5, drain_s=2), **seconds)
+        times = replace(ReceiverTimes(handshake_s=10, silence_s=10, write_s=5, drain_s=2), **limits)
         with our_receiver_thread(our_config(told, times)) as port:
             yield There(told, port)
     else:
-        with Receiver(lane_of(told, tmp_path), limits=replace(Limits(silence_s=10), **seconds)) as there:
+        with Receiver(lane_of(told, tmp_path), limits=replace(Limits(silence_s=10), **limits)) as there:
             yield There(told, there.port)
 
 
@@ -756,6 +759,17 @@ def described(**changes: Any) -> dict[str, Any]:
 
 def hello_with(change: Change) -> Callable[[Client], None]:
     return lambda client: client.send("HELLO", change(client.hello_header(SIZE)))
+
+
+def respelled(change: Callable[[str], str]) -> Callable[[Client], None]:
+    """A HELLO that says the same in other bytes."""
+
+    def run(client: Client) -> None:
+        text = client_end.canonical(client.hello_header(SIZE)).decode("utf-8")
+        assert change(text) != text
+        client.write(reheaded(1, change(text)))
+
+    return run
 
 
 def raw(*pieces: bytes) -> Callable[[Client], None]:
@@ -815,11 +829,23 @@ BAD_CLIENTS: dict[str, tuple[Callable[[Client], None], str]] = {
     "another cache identity": (hello_with(with_(cache_identity="sha256:" + "0" * 64)), "not_enrolled"),
     "the other mode": (hello_with(with_(mode="exact")), "not_enrolled"),
     "more than the memory limit": (hello_with(with_(bytes=8 * 1024 * 1024 + 1)), "too_large"),
-    "a HELLO with a space": (raw(reheaded(1, '{"lane": "interop"}')), "not_canonical"),
-    "a HELLO with keys out of order": (raw(reheaded(1, '{"lane":"a","bytes":1}')), "not_canonical"),
-    "a HELLO with an escaped letter": (raw(reheaded(1, '{"lane":"\\u0061"}')), "not_canonical"),
+    "a HELLO with a space": (respelled(lambda text: text.replace(",", ", ", 1)), "not_canonical"),
+    "a HELLO with a line feed": (respelled(lambda text: text + "\n"), "not_canonical"),
+    "a HELLO with keys out of order": (
+        respelled(lambda text: json.dumps(dict(reversed(json.loads(text).items())), separators=(",", ":"))),
+        "not_canonical",
+    ),
+    "a HELLO with an escaped letter": (
+        respelled(lambda text: text.replace("interop", "\\u0069nterop")),
+        "not_canonical",
+    ),
+    "a HELLO of 1280.0 bytes": (
+        respelled(lambda text: text.replace(f'"bytes":{SIZE}', f'"bytes":{SIZE}.0')),
+        "not_canonical",
+    ),
     "a HELLO with a key twice": (raw(reheaded(1, '{"lane":"a","lane":"a"}')), "bad_header"),
     "keys that are one after NFC": (raw(reheaded(1, '{"\u0041\u030a":1,"\u00c5":1}')), "bad_header"),
+    "a HELLO with a space and without its fields": (raw(reheaded(1, '{"lane": "interop"}')), "not_canonical"),
     "a HELLO that is no JSON": (raw(reheaded(1, "{")), "bad_header"),
     "a HELLO that is text": (raw(reheaded(1, '"HELLO"')), "bad_header"),
     "a HELLO in Latin-1": (raw(prefixed(bytes(20) + b'{"lane":"\xe9"}', kind=1)), "bad_header"),
@@ -1028,7 +1054,7 @@ def test_a_frame_cut_short_is_told_when_the_way_back_is_open(there: There) -> No
     with there.client() as client:
         begun(client)
         client.write(reheaded(6, '{"count":1,"first_token":0,"tensor":0}', ROW)[:40])
-        client.socket.shutdown(client_end.socket.SHUT_WR)
+        client.socket.shutdown(socket.SHUT_WR)
         assert nacked(client, "ACK").code == "short_frame"
 
 
