@@ -38,12 +38,14 @@ def _is_plausible(failures: int, trials: int, per_mille: int) -> bool:
     made anew a thousand failures among ten thousand took 12 s.
     """
     other = _THOUSAND - per_mille
-    ways = term = other**trials
+    every: int = _THOUSAND**trials
+    term: int = other**trials
+    ways = term
     for k in range(failures):
         term = term * ((trials - k) * per_mille) // ((k + 1) * other)
         ways += term
     alpha = 1 - CONFIDENCE
-    return ways * alpha.denominator > alpha.numerator * _THOUSAND**trials
+    return ways * alpha.denominator > alpha.numerator * every
 
 
 def theil_sen(points: Sequence[tuple[int, Fraction]]) -> Fraction | None:
