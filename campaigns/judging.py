@@ -75,7 +75,9 @@ def compute(ledger: Ledger, campaign: str, attempt: int, to_seq: int) -> dict[st
         EntryView(entry.seq, entry.kind, entry.subject, entry.data)
         for entry in ledger.entries(0, to_seq, kinds=JUDGED_KINDS)
     ]
-    return judge(views, campaign, attempt, evaluator_sha256=source_sha256(), tree_root=ledger.root_at(to_seq + 1))
+    # The tree is told at the last entry that was judged, so that judging again up to it gives the same bytes.
+    root = ledger.root_at(views[-1].seq + 1)
+    return judge(views, campaign, attempt, evaluator_sha256=source_sha256(), tree_root=root)
 
 
 def store_verdict(ledger: Ledger, campaign: str, attempt: int) -> Judged:

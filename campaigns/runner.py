@@ -62,9 +62,9 @@ def launch(
         clock = HostClock(lane.orchestrator.host)
         enrollment = current_enrollment(ledger, lane)
         _require_free(lane)
-        abandon_lost(ledger, clock, campaign)
         intake = Intake(ledger, Journal(lane.producer.work_dir, lane.name, clock))
-        intake.take()
+        intake.take()  # before lost attempts are judged: what the journal says of them belongs to their evidence
+        abandon_lost(ledger, clock, campaign)
         opened = _open(ledger, lane, registered, enrollment, clock)
         attempt = _attempt(ledger, lane, opened, clock, enrollment)
         note_holder(lock, attempt.subject)
