@@ -132,7 +132,7 @@ def is_running(opened: AttemptOpen) -> bool:
 
 def _require_free(lane: Lane) -> None:
     """A lane whose accelerator is someone else's is busy; its own ready producer is no stranger."""
-    holder = lease.holder(lane.producer.lease)
+    holder = lease.settled_holder(lane.producer.lease)
     resident = Artefacts.of(lane).ready_instance()
     if holder is not None and (resident is None or resident.pid != holder.pid):
         raise BusyError(f"the accelerator lease is held by {holder}", where=str(lane.producer.lease))

@@ -8,11 +8,16 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from producer.host import linux
 from receipts.errors import InputError, LeaseHeldError
+
+SETTLE_S: Final = 10.0
+_POLL_S: Final = 0.05
 
 
 @dataclass(frozen=True)
@@ -67,6 +72,18 @@ def holder(path: Path) -> linux.Holder | None:
     finally:
         os.close(descriptor)
     return None
+
+
+def settled_holder(path: Path, grace_s: float = SETTLE_S) -> linux.Holder | None:
+    """Who holds the lease once a process that is just ending has let go of it; None when it is free.
+
+    The first thread of an ending process can be gone while its last one still holds the descriptors, so "dead" comes
+    before "free". A living holder is named at once; a dead one is waited for, ``grace_s`` at most.
+    """
+    end = time.monotonic() + grace_s
+    while (found := holder(path)) is not None and linux.start_ticks(found.pid) is None and time.monotonic() < end:
+        time.sleep(_POLL_S)
+    return found
 
 
 def held_error(path: Path) -> LeaseHeldError:

@@ -62,7 +62,7 @@ def start(
     ``give_up`` is asked while waiting; when it says yes the start is stopped again.
     """
     artefacts = Artefacts.of(lane)
-    if lease.holder(lane.producer.lease) is not None:
+    if lease.settled_holder(lane.producer.lease) is not None:
         raise lease.held_error(lane.producer.lease)
     artefacts.work_dir.mkdir(parents=True, exist_ok=True)
     moved = _move_aside(artefacts)
@@ -85,7 +85,8 @@ def stop(lane: Lane, clock: HostClock, instance: Instance, why: str) -> None:
             os.kill(instance.pid, number)
         except ProcessLookupError:
             return
-        if _gone(instance, grace_s) and _lease_settled(lane.producer.lease, instance.pid, grace_s):
+        if _gone(instance, grace_s):
+            lease.settled_holder(lane.producer.lease)
             return
     raise LaneError(f"producer pid {instance.pid} does not end, not even by SIGKILL")
 
@@ -163,19 +164,6 @@ def _gone(instance: Instance, grace_s: float) -> bool:
             return True
         time.sleep(_POLL_S)
     return False
-
-
-def _lease_settled(path: Path, pid: int, grace_s: float) -> bool:
-    """Wait until an ended process has let go of the lease.
-
-    Its first thread can be a zombie while its last one still holds the descriptors, so "gone" comes before "free".
-    """
-    end = time.monotonic() + grace_s
-    while (holder := lease.holder(path)) is not None and holder.pid in {0, pid}:
-        if time.monotonic() >= end:
-            return False
-        time.sleep(_POLL_S)
-    return True
 
 
 def _stamp() -> str:

@@ -74,7 +74,7 @@ def _identity(attempt: Attempt, progress: Progress) -> Check:
 
 def _lease(attempt: Attempt) -> Check:
     lane = attempt.lane
-    holder = lease.holder(lane.producer.lease)
+    holder = lease.settled_holder(lane.producer.lease)
     resident = Artefacts.of(lane).ready_instance()
     ours = holder is not None and resident is not None and holder.pid == resident.pid
     return Check(

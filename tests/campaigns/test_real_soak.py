@@ -201,11 +201,15 @@ def test_an_orchestrator_that_was_killed_is_lost_and_the_next_launch_judges_it_a
     line = next(line for line in status.splitlines() if line.startswith(f"tiny/{attempt} "))
     assert "LOST" in line
     assert "RUNNING" not in status
+    # Its journal is not taken in yet: what the ledger holds so far is too little for more.
     assert lane.run("campaign", "rejudge", f"tiny/{attempt}", "--home", str(lane.home)).returncode == 3
     following = lane.launch()
     _, err = following.communicate(timeout=300)
     assert following.returncode == 0, err
-    assert (lane.verdict(attempt)["ended"], lane.verdict(attempt)["verdict"]) == ("abandoned", "INCONCLUSIVE")
+    # FAIL or INCONCLUSIVE, never better (DESIGN section 10): FAIL where its receiver, which ends with the
+    # orchestrator, left the producer in the middle of a send, so that it died with 75 inside the attempt.
+    assert lane.verdict(attempt)["ended"] == "abandoned"
+    assert lane.verdict(attempt)["verdict"] in {"FAIL", "INCONCLUSIVE"}
     assert lane.verdict(attempt + 1)["verdict"] == "PASS"
     assert lane.processes() == []
     assert verifies(lane)

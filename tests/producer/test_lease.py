@@ -110,3 +110,20 @@ def test_a_lease_path_that_is_a_link_or_a_folder_is_refused_by_name(tmp_path: Pa
     for path in (tmp_path / "gpu.lock", tmp_path):
         with pytest.raises(InputError, match=str(path)):
             Lease.take(path)
+
+
+def test_a_living_holder_is_named_at_once_and_an_ending_one_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "gpu.lock"
+    holder = hold(path)
+    try:
+        found = lease.settled_holder(path, grace_s=3600)
+        assert found is not None
+        assert found.pid == holder.pid
+    finally:
+        end(holder)
+    answers = [lease.linux.Holder(0, "not visible", "not known", None), None]
+    monkeypatch.setattr(lease, "holder", lambda _: answers.pop(0))
+    assert lease.settled_holder(path, grace_s=3600) is None
+    assert answers == []
