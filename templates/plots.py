@@ -1,50 +1,185 @@
-"""The per-rep plot as inline SVG: no library, no external reference, both colour schemes by CSS variables."""
+"""Per-rep plots as inline SVG: a few lines of our own, no library, colours from the page's CSS variables.
+
+One panel a figure, 320 units wide, so that its text keeps its size on a telephone.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from html import escape
 from typing import Final
 
-from templates.story import RepRow, Story
+from templates import words
+from templates.rows import RepRow
+from templates.story import Story
 from templates.words import MISSING
 
-WIDTH: Final = 640
-HEIGHT: Final = 200
-_LEFT: Final = 44
+WIDTH: Final = 320
+HEIGHT: Final = 168
+_LEFT: Final = 40
+_RIGHT: Final = 10
+_TOP: Final = 14
 _BOTTOM: Final = 24
-_TOP: Final = 12
+_MOST_LABELS: Final = 16
+_MOST_SLOTS: Final = 400
+"""Above this many registered reps only what was observed gets a place."""
+_OFF_SCALE: Final = 3
+"""A bound this many times above everything measured is named in words: to scale it would flatten the marks."""
 
 
-def rep_plot(view: Story) -> str:
-    """Burst rate of each handoff in order, controls hollow, a failed one as a cross on the axis; empty without any."""
-    rows = view.reps
-    known = [float(row.burst_gbps) for row in rows if row.burst_gbps != MISSING]
-    if not known:
+@dataclass(frozen=True)
+class _Slot:
+    """One place on the axis: a registered rep or control, and what was observed of it."""
+
+    label: str
+    row: RepRow | None
+    first_of_run: bool
+
+
+@dataclass(frozen=True)
+class _Panel:
+    key: str
+    title: str
+    unit: str
+    figure: Callable[[RepRow], str]
+    metric: str
+
+
+def rep_plots(view: Story) -> str:
+    """A panel of burst rates and one of total times, in the order of the handoffs; empty where none was observed."""
+    if not view.reps:
         return ""
-    top = max(known) * 1.15
-    marks = "".join(_mark(index, row, len(rows), top) for index, row in enumerate(rows))
-    where = " over loopback" if view.loopback else ""
-    title = f"Burst rate of each handoff, Gbit/s{where}"
-    axis = _y(0.0, top)
+    slots = list(_slots(view))
+    where = f" over {words.LOOPBACK}" if view.loopback else ""
+    unit = f"Gbit/s ({words.LOOPBACK})" if view.loopback else "Gbit/s"
+    panels = (
+        _Panel("burst", f"Burst rate of each handoff{where}", unit, lambda row: row.burst_gbps, "handoff.burst_gbps"),
+        _Panel("total", "Total time of each handoff", "s", lambda row: row.total_s, "handoff.total_s"),
+    )
+    return "".join(_panel(panel, view, slots) for panel in panels)
+
+
+def _slots(view: Story) -> Iterator[_Slot]:
+    """Every registered place in order, or only the observed ones where there are very many."""
+    soaks = [stage for stage in view.spec["stage"] if stage["kind"] == "soak"]
+    if len(soaks) != 1 or view.has_cases or view.reps_registered > _MOST_SLOTS:
+        run = None
+        for row in view.reps:
+            yield _Slot("c" if row.control else str(row.rep), row, row.run != run)
+            run = row.run
+        return
+    found = {(row.run, row.control, row.rep): row for row in view.reps}
+    stage = soaks[0]
+    for run in range(1, stage["runs"] + 1):
+        places = [(False, rep) for rep in range(1, stage["reps"] + 1)]
+        if stage.get("control"):
+            places = [(True, 1), *places, (True, 2)]
+        for index, (control, rep) in enumerate(places):
+            yield _Slot("c" if control else str(rep), found.get((run, control, rep)), index == 0)
+
+
+def _panel(panel: _Panel, view: Story, slots: list[_Slot]) -> str:
+    known = [float(panel.figure(slot.row)) for slot in slots if slot.row and panel.figure(slot.row) != MISSING]
+    highest = max(known, default=0.0) or 1.0
+    bounds = [(row.bound, float(value)) for row in view.criteria if (value := _bound_of(row.metric, row.bound, panel))]
+    drawn = [item for item in bounds if item[1] <= highest * _OFF_SCALE]
+    beyond = [text for text, value in bounds if value > highest * _OFF_SCALE]
+    top = max([highest, *(value for _, value in drawn)]) * 1.12
+    deaths = {str(item["rep"]) for item in view.deaths if not item["injected"]}
+    step = -(-len(slots) // _MOST_LABELS)
+    marks = "".join(
+        _mark(index, slot, len(slots), panel, top, labelled=index % step == 0, died=_died(view, slot, deaths))
+        for index, slot in enumerate(slots)
+    )
+    lines = "".join(_bound_line(text, value, top) for text, value in drawn)
+    note = f"; bound {escape(', '.join(beyond))} lies above this scale" if beyond else ""
+    described = (
+        f"In order of the handoffs: filled marks are reps, hollow ones controls, a cross is a handoff without this "
+        f"figure, a dot on the axis was never observed{note}."
+    )
+    ids = f"plot-{panel.key}"
     return (
-        f'<svg role="img" aria-label="{title}" viewBox="0 0 {WIDTH} {HEIGHT}" class="plot">'
-        f"<title>{title}</title>"
-        f'<line x1="{_LEFT}" y1="{axis:.1f}" x2="{WIDTH - 8}" y2="{axis:.1f}" class="axis"/>'
-        f'<text x="4" y="{_y(max(known), top) + 4:.1f}">{max(known):.2f}</text>'
-        f'<text x="4" y="{axis + 4:.1f}">0</text>'
-        f"{marks}</svg>"
+        f'<figure class="plot"><figcaption>{escape(panel.title)}, {escape(panel.unit)}{note}</figcaption>'
+        f'<svg role="img" aria-labelledby="{ids}-title {ids}-desc" viewBox="0 0 {WIDTH} {HEIGHT}">'
+        f'<title id="{ids}-title">{escape(panel.title)}, {escape(panel.unit)}</title>'
+        f'<desc id="{ids}-desc">{described}</desc>'
+        f"{_axis(highest, top)}{lines}{marks}</svg></figure>"
     )
 
 
-def _mark(index: int, row: RepRow, count: int, top: float) -> str:
-    x = _LEFT + 16 + index * (WIDTH - _LEFT - 40) / max(1, count - 1)
-    name = f"<title>{row.label}: {row.outcome}, {row.burst_gbps} Gbit/s</title>"
-    label = f'<text x="{x:.1f}" y="{HEIGHT - 6}" text-anchor="middle">{"c" if row.control else row.rep}</text>'
-    if row.burst_gbps == MISSING:
-        y = _y(0.0, top)
-        cross = f"M{x - 5:.1f} {y - 5:.1f}L{x + 5:.1f} {y + 5:.1f}M{x - 5:.1f} {y + 5:.1f}L{x + 5:.1f} {y - 5:.1f}"
-        return f'<path d="{cross}" class="failed">{name}</path>{label}'
-    kind = "control" if row.control else "rep"
-    return f'<circle cx="{x:.1f}" cy="{_y(float(row.burst_gbps), top):.1f}" r="4" class="{kind}">{name}</circle>{label}'
+def _bound_of(metric: str, bound: str, panel: _Panel) -> str | None:
+    """The number in ``>= 3``, where the criterion is about this panel's figure and it is a decimal."""
+    value = bound.rpartition(" ")[2]
+    return value if metric == panel.metric and "/" not in value else None
+
+
+def _died(view: Story, slot: _Slot, deaths: set[str]) -> bool:
+    """A document's death names the rep and not the run: with several runs only a rep that failed is marked."""
+    if slot.label not in deaths or slot.row is None:
+        return False
+    return not slot.row.acknowledged or max(row.run for row in view.reps) == 1
+
+
+def _axis(highest: float, top: float) -> str:
+    base, peak = _y(0.0, top), _y(highest, top)
+    return (
+        f'<line x1="{_LEFT}" y1="{base:.1f}" x2="{WIDTH - _RIGHT}" y2="{base:.1f}" class="axis"/>'
+        f'<line x1="{_LEFT}" y1="{peak:.1f}" x2="{WIDTH - _RIGHT}" y2="{peak:.1f}" class="grid"/>'
+        f'<text x="{_LEFT - 6}" y="{peak + 4:.1f}" text-anchor="end">{_tick(highest)}</text>'
+        f'<text x="{_LEFT - 6}" y="{base + 4:.1f}" text-anchor="end">0</text>'
+    )
+
+
+def _bound_line(text: str, value: float, top: float) -> str:
+    y = _y(value, top)
+    return (
+        f'<line x1="{_LEFT}" y1="{y:.1f}" x2="{WIDTH - _RIGHT}" y2="{y:.1f}" class="bound"/>'
+        f'<text x="{WIDTH - _RIGHT}" y="{y - 4:.1f}" text-anchor="end" class="bound-text">bound {escape(text)}</text>'
+    )
+
+
+def _mark(index: int, slot: _Slot, count: int, panel: _Panel, top: float, *, labelled: bool, died: bool) -> str:
+    x = _LEFT + 10 + index * (WIDTH - _LEFT - _RIGHT - 20) / max(1, count - 1)
+    base = _y(0.0, top)
+    parts = []
+    if slot.first_of_run and index:
+        between = x - (WIDTH - _LEFT - _RIGHT - 20) / max(1, count - 1) / 2
+        parts.append(f'<line x1="{between:.1f}" y1="{_TOP}" x2="{between:.1f}" y2="{base:.1f}" class="grid"/>')
+    if labelled or died:
+        parts.append(f'<text x="{x:.1f}" y="{HEIGHT - 8}" text-anchor="middle">{escape(slot.label)}</text>')
+    if died:
+        parts.append(f'<line x1="{x:.1f}" y1="{_TOP}" x2="{x:.1f}" y2="{base:.1f}" class="death"/>')
+        end = x > WIDTH - 60
+        parts.append(
+            f'<text x="{x + (-7 if end else 7):.1f}" y="{base - 14:.1f}" text-anchor="{"end" if end else "start"}" '
+            f'class="death-text">died</text>'
+        )
+    parts.append(_point(x, slot, panel, top))
+    return "".join(parts)
+
+
+def _point(x: float, slot: _Slot, panel: _Panel, top: float) -> str:
+    base = _y(0.0, top)
+    if slot.row is None:
+        return f'<circle cx="{x:.1f}" cy="{base:.1f}" r="1.5" class="unseen"><title>never observed</title></circle>'
+    shown = panel.figure(slot.row)
+    kind = "control " if slot.row.control else "rep "
+    said = escape(f"{kind}{slot.row.rep} of run {slot.row.run}: {slot.row.outcome}, {shown} {panel.unit}")
+    if shown == MISSING:
+        y = base - 8
+        cross = f"M{x - 4:.1f} {y - 4:.1f}l8 8m-8 0l8 -8"
+        return f'<path d="{cross}" class="failed"><title>{said}</title></path>'
+    style = "control" if slot.row.control else "rep"
+    if not slot.row.acknowledged:
+        style = "failed"
+    return (
+        f'<circle cx="{x:.1f}" cy="{_y(float(shown), top):.1f}" r="3.5" class="{style}"><title>{said}</title></circle>'
+    )
+
+
+def _tick(value: float) -> str:
+    return f"{value:.3g}" if value < 1000 else f"{value:.0f}"
 
 
 def _y(value: float, top: float) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import Any, Final, Literal
 
@@ -10,14 +11,19 @@ from markupsafe import Markup
 
 from receipts.names import one_line
 from templates import words
-from templates.plots import rep_plot
-from templates.story import Reader, Story, story
+from templates.explain import ending_sentence, explain, outcome_counts
+from templates.plots import rep_plots
+from templates.story import LedgerReader, Story, story
 
 Format = Literal["md", "html"]
-_MARKDOWN: Final = re.compile(r"([\\`*_{}\[\]<>()#+!|~])")
+MAX_TEXT_CHARACTERS: Final = 4000
+"""Longest free text of one field that a page shows; the ledger holds it whole."""
+_MARKDOWN: Final = re.compile(r"([\\`*_{}\[\]<>()#+!|~&])")
+_BLOCK_START: Final = re.compile(r"^(\s*)([-=](?=[-=\s]|$)|\d+(?=[.)](?:\s|$)))")
+_LINK: Final = re.compile(r":(?=//)|(?<=www)\.", re.IGNORECASE)
 
 
-def render_verdict(reader: Reader, campaign: str, attempt: int, *, fmt: Format) -> str:
+def render_verdict(reader: LedgerReader, campaign: str, attempt: int, *, fmt: Format) -> str:
     """The verdict page of one attempt, from the ledger alone."""
     return render_story(story(reader, campaign, attempt), fmt=fmt)
 
@@ -25,15 +31,36 @@ def render_verdict(reader: Reader, campaign: str, attempt: int, *, fmt: Format) 
 def render_story(view: Story, *, fmt: Format) -> str:
     """The page of a story that was read already."""
     template = _environment(fmt).get_template(f"verdict.{fmt}.j2")
-    plot = Markup(rep_plot(view)) if fmt == "html" else ""
-    return template.render(story=view, words=words, plot=plot, deaths=_deaths(view))
+    return template.render(
+        story=view,
+        words=words,
+        plots=Markup(rep_plots(view)) if fmt == "html" else "",
+        explanation=explain(view),
+        ending=ending_sentence(view),
+        counts=outcome_counts(view),
+        commands=[text.format(campaign=view.campaign, attempt=view.attempt) for text in words.CHECK_COMMANDS],
+    )
 
 
 def markdown(value: Any) -> str:
-    """Free text as Markdown that shows exactly that text, on one line."""
-    return _MARKDOWN.sub(r"\\\1", one_line(str(value), 4000))
+    """Free text as Markdown that shows exactly that text, on one line, and makes no link, list or entity of it."""
+    text = _MARKDOWN.sub(r"\\\1", one_line(str(value), MAX_TEXT_CHARACTERS))
+    text = _LINK.sub(lambda found: "\\" + found.group(), text)
+    return _BLOCK_START.sub(_escaped_start, text)
 
 
+def _escaped_start(found: re.Match[str]) -> str:
+    space, mark = found.groups()
+    # A digit cannot be escaped; its dot or bracket can, and that is the next character.
+    return f"{space}{mark}\\" if mark[0].isdigit() else f"{space}\\{mark}"
+
+
+def visible(value: Any) -> str:
+    """Free text for HTML: on one line, controls and line separators as escapes. Jinja2 escapes the rest."""
+    return one_line(str(value), MAX_TEXT_CHARACTERS)
+
+
+@functools.cache
 def _environment(fmt: Format) -> jinja2.Environment:
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("templates", "."),
@@ -43,9 +70,6 @@ def _environment(fmt: Format) -> jinja2.Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters["t"] = markdown if fmt == "md" else lambda value: one_line(str(value), 4000)
+    environment.filters["t"] = markdown if fmt == "md" else visible
+    environment.filters["utc"] = words.utc
     return environment
-
-
-def _deaths(view: Story) -> list[str]:
-    return words.deaths_sentence([dict(item) for item in view.deaths], view.reps_registered)

@@ -5,13 +5,24 @@ Computes nothing: figures are those of the verdict document, or come from ``rece
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from receipts.errors import EvidenceError, InputError
 from receipts.kinds import attempt_folder
-from receipts.metrics import METRICS, measure_receipt
-from templates.words import MISSING
+from templates import words
+from templates.facts import (
+    Fact,
+    environment_facts,
+    identity_facts,
+    is_emulated,
+    promise,
+    ritual_facts,
+    unobserved,
+)
+from templates.rows import CriterionRow, RepRow, criterion_rows, death_sentence, deaths_of, rep_row
 
 
 class EntryLike(Protocol):
@@ -27,8 +38,17 @@ class EntryLike(Protocol):
     def data(self) -> Any: ...
 
 
-class Reader(Protocol):
-    """What is asked of a ledger."""
+class HeadLike(Protocol):
+    """The size of a ledger and its root there."""
+
+    @property
+    def size(self) -> int: ...
+    @property
+    def root(self) -> str: ...
+
+
+class LedgerReader(Protocol):
+    """What is asked of a ledger; ``ledger.store.Ledger`` answers it."""
 
     def entries(
         self,
@@ -40,205 +60,200 @@ class Reader(Protocol):
         subject_prefix: str | None = None,
     ) -> Iterator[Any]: ...
 
-    def size(self) -> int: ...
+    def head(self) -> Any: ...
 
 
 @dataclass(frozen=True)
-class RepRow:
-    """One handoff as a person reads it; a figure that was not observed is the missing sign."""
+class Earlier:
+    """An earlier attempt of the family; ``verdict`` is None where nobody judged it."""
 
-    label: str
-    control: bool
-    run: int
-    rep: int
-    outcome: str
-    total_s: str
-    prefill_s: str
-    burst_gbps: str
-    payload_mb: str
-    root: str
-    pid: str
-    error: str | None
-
-
-@dataclass(frozen=True)
-class CriterionRow:
-    name: str
-    why: str
-    metric: str
-    aggregate: str
-    unit: str
-    outcome: str
-    bound: str
-    observed: str
-    samples: str
-    classes: str
-    worst: str
-    deaths: tuple[Mapping[str, Any], ...]
+    campaign: str
+    attempt: int
+    verdict: str | None
 
 
 @dataclass(frozen=True)
 class Story:
-    """Everything that is told of one attempt. ``verdict`` is None while none was computed."""
+    """Everything that is told of one attempt. ``verdict`` is the document, None while there is none."""
 
     campaign: str
     attempt: int
+    family: str
     lane: str
     loopback: bool
+    emulated: bool
+    rehearsal: bool
+    promise: str
+    opened_seq: int
     opened_at: str
     ended_at: str | None
+    last_sign_at: str
+    """When the last entry of this attempt was recorded: its last sign of life, if it never ended."""
     spec: Mapping[str, Any]
     reps_registered: int
     verdict: Mapping[str, Any] | None
+    earlier_verdicts: tuple[str, ...]
+    """Words of this same attempt's verdicts before the one that is told: a late event causes a new one."""
     registration: Mapping[str, Any]
+    registration_seq: int
+    registered_at: str
+    checkpoint_note_sha256: str
     weaker: tuple[Mapping[str, Any], ...]
     pre_registered: bool
+    earlier: tuple[Earlier, ...]
     criteria: tuple[CriterionRow, ...]
     reps: tuple[RepRow, ...]
+    unobserved: tuple[str, ...]
     ending: Mapping[str, Any] | None
+    cleanup: tuple[Mapping[str, Any], ...]
     deviations: tuple[Mapping[str, Any], ...]
+    journal_deaths: tuple[Mapping[str, Any], ...]
+    """Records of deaths in the lane's journal that came in between the attempt's opening and its verdict."""
     checks: tuple[Mapping[str, Any], ...]
-    environment: Mapping[str, Any] | None
-    identity: Mapping[str, Any]
+    identity: tuple[Fact, ...]
     identity_sha256: str
     cache_identity: str
+    environment: tuple[Fact, ...]
+    starts: tuple[Fact, ...]
     tree_size: int
+    tree_root: str
 
     @property
     def word(self) -> str:
         """The verdict's word, or that there is none."""
-        return str(self.verdict["verdict"]) if self.verdict else "NO VERDICT"
+        return str(self.verdict["verdict"]) if self.verdict else words.NO_VERDICT
 
     @property
-    def deaths(self) -> list[Mapping[str, Any]]:
+    def deaths(self) -> tuple[Mapping[str, Any], ...]:
         """Every death that a criterion lists, once."""
-        found: list[Mapping[str, Any]] = []
-        for row in self.criteria:
-            found += [item for item in row.deaths if item not in found]
-        return found
+        return deaths_of(self.criteria)
 
     @property
-    def earlier_without_pass(self) -> list[Mapping[str, Any]]:
-        earlier = self.verdict["earlier_in_family"] if self.verdict else []
-        return [item for item in earlier if item["verdict"] != "PASS"]
+    def death_sentences(self) -> list[str]:
+        """One sentence a death: at which handoff, by which site or status."""
+        return [death_sentence(item, self.reps_registered) for item in self.deaths]
+
+    @property
+    def earlier_without_pass(self) -> list[Earlier]:
+        return [item for item in self.earlier if item.verdict != "PASS"]
+
+    @property
+    def anchored(self) -> bool:
+        """As the verdict document has it; without one nothing says so."""
+        return bool(self.verdict and self.verdict["registration"]["anchored"])
+
+    @property
+    def has_cases(self) -> bool:
+        """Whether a rep belongs to a case that is not just the control."""
+        return any(row.case is not None and not row.control for row in self.reps)
+
+    def document(self) -> dict[str, Any]:
+        """The story as plain JSON values, from the same snapshot as the pages."""
+        return dataclasses.asdict(self)
 
 
-def story(reader: Reader, campaign: str, attempt: int, verdict: Mapping[str, Any] | None = None) -> Story:
-    """Read one attempt; ``verdict`` replaces the stored document (a rejudge tells what it has just computed)."""
-    last = reader.size() - 1
+def story(reader: LedgerReader, campaign: str, attempt: int, verdict: Mapping[str, Any] | None = None) -> Story:
+    """Read one attempt; ``verdict`` replaces the stored document (a rejudge tells what it has just computed).
+
+    Raises InputError when the ledger has no such attempt, EvidenceError when what the attempt names is not there.
+    """
+    head = reader.head()
+    last = head.size - 1
     subject = f"{campaign}/{attempt}"
-    opened = next(iter(reader.entries(0, last, kinds={"attempt_open"}, subject=subject)))
-    registration = next(
-        entry
-        for entry in reader.entries(0, last, kinds={"registration"}, subject=campaign)
-        if entry.seq == opened.data["registration_seq"]
-    )
-    enrollment = next(
-        entry for entry in reader.entries(0, last, kinds={"enrollment"}) if entry.seq == opened.data["enrollment_seq"]
-    )
+    opened = next(iter(reader.entries(0, last, kinds={"attempt_open"}, subject=subject)), None)
+    if opened is None:
+        raise InputError(f"there is no attempt {subject} in this ledger", next_step="soakledger campaign status")
+    registration = _named(reader, "registration", opened.data["registration_seq"])
+    enrollment = _named(reader, "enrollment", opened.data["enrollment_seq"])
     endings = list(reader.entries(opened.seq, last, kinds={"attempt_close", "attempt_abandoned"}, subject=subject))
     stored = list(reader.entries(opened.seq, last, kinds={"verdict"}, subject=subject))
     document = verdict if verdict is not None else stored[-1].data if stored else None
     prefix = attempt_folder(campaign, attempt) + "/"
-    receipts = [entry.data for entry in reader.entries(opened.seq, last, kinds={"receipt"}, subject_prefix=prefix)]
+    entries = list(reader.entries(opened.seq, last, kinds={"receipt"}, subject_prefix=prefix))
+    receipts = [entry.data for entry in entries]
     handoffs = [item for item in receipts if item["kind"] == "handoff"]
+    loopback = any(_over_loopback(item) for item in handoffs)
     spec = registration.data["resolved"]
+    reps = tuple(rep_row(item) for item in handoffs)
+    environment = next((item["body"] for item in receipts if item["kind"] == "environment"), None)
     return Story(
         campaign=campaign,
         attempt=attempt,
+        family=opened.data["family"],
         lane=opened.data["lane"],
-        loopback=any(_over_loopback(item) for item in handoffs),
+        loopback=loopback,
+        emulated=is_emulated(enrollment.data["identity"]),
+        rehearsal=bool(opened.data.get("rehearsal")),
+        promise=promise(spec),
+        opened_seq=opened.seq,
         opened_at=opened.recorded_at,
         ended_at=endings[0].recorded_at if endings else None,
+        last_sign_at=[opened, *entries][-1].recorded_at,
         spec=spec,
         reps_registered=sum(stage["runs"] * stage["reps"] for stage in spec["stage"] if stage["kind"] == "soak"),
         verdict=document,
+        earlier_verdicts=tuple(str(entry.data["verdict"]) for entry in stored if entry.data != document),
         registration=registration.data,
+        registration_seq=registration.seq,
+        registered_at=registration.recorded_at,
+        checkpoint_note_sha256=opened.data["checkpoint_note_sha256"],
         weaker=tuple(registration.data["weaker"]),
         pre_registered=registration.seq < opened.seq,
-        criteria=_criteria(spec, document),
-        reps=tuple(_rep(item) for item in handoffs),
+        earlier=_earlier(reader, opened, document),
+        criteria=criterion_rows(spec, document, loopback=loopback),
+        reps=reps,
+        unobserved=unobserved(spec, reps),
         ending=endings[0].data if endings else None,
+        cleanup=tuple(endings[0].data.get("cleanup", ())) if endings else (),
         deviations=tuple(entry.data for entry in reader.entries(0, last, kinds={"deviation"}, subject=subject)),
+        journal_deaths=_journal_deaths(reader, opened, document, last),
         checks=tuple(check for item in receipts if item["kind"] == "preflight" for check in item["body"]["checks"]),
-        environment=next((item["body"] for item in receipts if item["kind"] == "environment"), None),
-        identity=enrollment.data["identity"],
+        identity=identity_facts(enrollment.data["identity"]),
         identity_sha256=opened.data["identity"],
         cache_identity=opened.data["cache_identity"],
-        tree_size=last + 1,
+        environment=() if environment is None else environment_facts(environment),
+        starts=ritual_facts(item for item in receipts if item["kind"] == "ritual"),
+        tree_size=head.size,
+        tree_root=head.root,
     )
 
 
-def rep_row(envelope: Mapping[str, Any]) -> RepRow:
-    """One handoff's envelope as a row."""
-    return _rep(envelope)
+def _named(reader: LedgerReader, kind: str, seq: int) -> EntryLike:
+    found: EntryLike | None = next(iter(reader.entries(seq, seq, kinds={kind})), None)
+    if found is None:
+        raise EvidenceError(f"entry {seq} is no {kind}, and the attempt names it as one", where=f"entry {seq}")
+    return found
 
 
-def _rep(envelope: Mapping[str, Any]) -> RepRow:
-    body = envelope["body"]
-    figures = {name: shown for name, _, shown in measure_receipt(envelope)}
-    control = envelope["case"] == "control"
-    return RepRow(
-        label=f"control {envelope['rep']}" if control else str(envelope["rep"]),
-        control=control,
-        run=envelope["run"],
-        rep=envelope["rep"],
-        outcome=body["outcome"].replace("_", " "),
-        total_s=_short(figures.get("handoff.total_s")),
-        prefill_s=_short(figures.get("handoff.prefill_s")),
-        burst_gbps=_short(figures.get("handoff.burst_gbps")),
-        payload_mb=MISSING if body["payload_bytes"] is None else f"{body['payload_bytes'] / 1e6:.1f}",
-        root=MISSING if body["payload_root"] is None else body["payload_root"].partition(":")[2][:8],
-        pid=MISSING if body["producer"] is None else str(body["producer"]["pid"]),
-        error=None if body["error"] is None else f"{body['error']['code']}: {body['error']['text']}",
+def _earlier(reader: LedgerReader, opened: EntryLike, document: Mapping[str, Any] | None) -> tuple[Earlier, ...]:
+    """As the verdict document lists them; before there is one, from the ledger up to the attempt's opening."""
+    if document is not None:
+        return tuple(Earlier(**item) for item in document["earlier_in_family"])
+    before = opened.seq - 1
+    verdicts = {entry.subject: entry.data["verdict"] for entry in reader.entries(0, before, kinds={"verdict"})}
+    return tuple(
+        Earlier(entry.data["campaign"], entry.data["attempt"], verdicts.get(entry.subject))
+        for entry in reader.entries(0, before, kinds={"attempt_open"})
+        if entry.data["family"] == opened.data["family"]
     )
 
 
-def _short(shown: str | None) -> str:
-    """A shown figure cut, never rounded, to three places: a page must not say more than the document does."""
-    if shown is None:
-        return MISSING
-    whole, dot, places = shown.partition(".")
-    return f"{whole}.{places[:3]}" if dot else whole
-
-
-def _criteria(spec: Mapping[str, Any], document: Mapping[str, Any] | None) -> tuple[CriterionRow, ...]:
-    judged = {item["name"]: item for item in document["criteria"]} if document else {}
-    return tuple(_criterion(item, judged.get(item["name"])) for item in spec["criterion"])
-
-
-def _criterion(spec: Mapping[str, Any], judged: Mapping[str, Any] | None) -> CriterionRow:
-    observed = judged["observed"] if judged else None
-    bound = judged["bound"] if judged else f"{spec['op']} {spec['value']}"
-    return CriterionRow(
-        name=spec["name"],
-        why=spec["why"],
-        metric=spec["metric"],
-        aggregate=spec["aggregate"],
-        unit=METRICS[spec["metric"]].unit if spec["metric"] in METRICS else "",
-        outcome=judged["outcome"] if judged else "invalid",
-        bound=bound,
-        observed=MISSING if observed is None else observed["shown"],
-        samples=f"{judged['samples']} of {judged['expected_samples']}" if judged else MISSING,
-        classes=_classes(judged["reps"]) if judged else MISSING,
-        worst=_worst(judged["worst_of"]) if judged else MISSING,
-        deaths=tuple((judged or {}).get("deaths") or ()),
+def _journal_deaths(
+    reader: LedgerReader, opened: EntryLike, document: Mapping[str, Any] | None, last: int
+) -> tuple[Mapping[str, Any], ...]:
+    until = document["receipts"]["to_seq"] if document else last
+    events = reader.entries(
+        opened.seq, until, kinds={"process_event"}, subject_prefix=f"{opened.data['lane']}/"
+    )  # fmt: skip
+    return tuple(
+        {**entry.data["record"], "injected": entry.data["injected"]}
+        for entry in events
+        if entry.data["record"]["kind"] == "death"
     )
-
-
-def _classes(reps: Mapping[str, int]) -> str:
-    return ", ".join(f"{count} {name}" for name, count in reps.items() if count) or MISSING
-
-
-def _worst(worst: Mapping[str, Any] | None) -> str:
-    if worst is None:
-        return MISSING
-    place = f"run {worst['run']}" if worst["rep"] is None else f"rep {worst['rep']}"
-    return place if worst["class"] == "measured" else f"{place} ({worst['class']})"
 
 
 def _over_loopback(envelope: Mapping[str, Any]) -> bool:
     producer = envelope["body"]["producer"]
     if not producer or not producer["socket"]:
         return False
-    return str(producer["socket"]["peer"]).startswith(("127.", "[::1]"))
+    return str(producer["socket"]["peer"]).startswith(("127.", "[::1]", "[::ffff:127."))

@@ -1,42 +1,79 @@
 """Lines for a terminal or a pipe: plain text, as wide as it may be, with no escape byte in it.
 
-Rich is used by whoever draws on a real terminal; what is printed as a result is the same text everywhere.
+The same text everywhere: on a terminal, in a pipe, with TERM=dumb, NO_COLOR or LANG=C. Foreign text goes through
+``one_line``. A width is in columns of a terminal, where a Chinese character takes two.
 """
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Mapping, Sequence
+import re
+import unicodedata
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from receipts.names import one_line
 from templates import words
-from templates.story import RepRow, Story, rep_row
+from templates.explain import ending_sentence, explain, outcome_counts, weaker_sentence
+from templates.rows import CriterionRow, RepRow, rep_row
+from templates.story import Story
 
-LOOPBACK: Final = "loopback"
+NARROWEST: Final = 20
+"""No text is wrapped narrower than this many columns."""
+_GAP: Final = "  "
+_WORD: Final = re.compile(" *[^ ]+")
+_OUTCOME_WIDTH: Final = 16
+_ALIGNED_FROM: Final = 60
+"""From this width on the criteria's outcomes stand in a column of their own."""
 
 
 def verdict_lines(story: Story, width: int) -> list[str]:
     """The verdict first, then what was promised, a line a criterion, the handoffs, and what it does not say."""
-    lines = [story.word, *_wrapped(f"{story.campaign} attempt {story.attempt} on lane {story.lane}", width)]
-    lines += _wrapped(one_line(str(story.spec["title"]), 300), width)
-    if story.verdict is not None:
-        lines += _wrapped(f"{words.MEANING[story.word]} Ended: {words.ENDED[story.verdict['ended']]}.", width)
-    lines += _earlier_lines(story, width)
-    lines += ["", "Criteria", *_criterion_lines(story, width)]
-    lines += ["", "Handoffs" + (f" (over {LOOPBACK})" if story.loopback else ""), *_rep_lines(story.reps, width)]
-    lines += ["", *_limits_lines(story, width)]
-    return lines
+    return [
+        story.word,
+        *_promise_lines(story, width),
+        *_earlier_lines(story, width),
+        *_explanation_lines(story, width),
+        "",
+        "Criteria",
+        *_criterion_lines(story, width),
+        "",
+        "Handoffs" + (f" (over {words.LOOPBACK})" if story.loopback else ""),
+        *_rep_lines(story, width),
+        "",
+        *_limits_lines(story, width),
+    ]
 
 
 def rep_line(envelope: Mapping[str, Any], reps: int, *, loopback: bool) -> str:
     """One rep while it runs: what became of it and its figures."""
     row = rep_row(envelope)
     place = row.label if row.control else f"rep {row.rep} of {reps}"
-    where = f" ({LOOPBACK})" if loopback else ""
+    where = f" ({words.LOOPBACK})" if loopback else ""
     figures = f"{row.total_s} s  {row.burst_gbps} Gbit/s{where}  {row.payload_mb} MB  root {row.root}"
     text = f"  {place:<13} {row.outcome:<12} {figures}"
     return text if row.error is None else f"{text}\n    {one_line(row.error, 400)}"
+
+
+def table_lines(headers: Sequence[str], rows: Iterable[Sequence[str]], width: int) -> list[str]:
+    """Aligned columns where they fit into ``width``; else each row as its own words, wrapped.
+
+    Every cell is made one safe line. Without rows only the headers are left.
+    """
+    cells = [[one_line(cell, 400) for cell in row] for row in rows]
+    sizes = [max(map(columns, column)) for column in zip(headers, *cells, strict=True)]
+    if sum(sizes) + len(_GAP) * (len(sizes) - 1) <= width:
+        return [_aligned(row, sizes) for row in [list(headers), *cells]]
+    return [line for row in cells for line in wrapped(_GAP.join(cell for cell in row if cell), width)]
+
+
+def log_lines(entries: Iterable[Any], width: int) -> list[str]:
+    """Entries of a ledger, oldest first: seq, time, kind, subject. A narrow terminal gets no time."""
+    found = list(entries)
+    rows = [[str(entry.seq), words.utc(entry.recorded_at), entry.kind, entry.subject] for entry in found]
+    lines = table_lines(("seq", "recorded", "kind", "subject"), rows, width)
+    if lines[0].startswith("seq"):  # the headers: it is a table, so everything fits
+        return lines
+    return table_lines(("seq", "kind", "subject"), [[row[0], row[2], row[3]] for row in rows], width)
 
 
 def audit_lines(report: Mapping[str, Any], width: int) -> list[str]:
@@ -44,16 +81,166 @@ def audit_lines(report: Mapping[str, Any], width: int) -> list[str]:
     faults = report["faults"]
     lines = ["VERIFIES" if not faults else f"DOES NOT VERIFY: {len(faults)} fault(s)"]
     for fault in faults:
-        lines += _wrapped(_fault_text(fault), width, "  ")
+        lines += wrapped(_fault_text(fault), width, "  ")
     head = report["head"]
     counted = [f"{count} {what.replace('_', ' ')}" for what, count in report["checked"].items()]
-    lines += _wrapped("checked: " + ", ".join(counted), width)
+    lines += wrapped("checked: " + ", ".join(counted), width)
     if head:
-        lines += _wrapped(f"head: {head['size']} entries, root {head['root']}", width)
+        lines += wrapped(f"head: {head['size']} entries, root {head['root']}", width)
     for title, key in (("anchored to", "anchored_to"), ("orphan", "orphans"), ("not checked", "not_checked")):
         for item in report.get(key, ()):
-            lines += _wrapped(f"{title}: {one_line(str(item), 400)}", width)
+            lines += wrapped(f"{title}: {one_line(str(item), 400)}", width)
     return lines
+
+
+def columns(text: str) -> int:
+    """How many columns of a terminal ``text`` takes: wide characters two, combining ones none."""
+    return sum(
+        0 if unicodedata.combining(character) else 2 if unicodedata.east_asian_width(character) in "WF" else 1
+        for character in text
+    )
+
+
+def wrapped(text: str, width: int, indent: str = "") -> list[str]:
+    """``text`` in lines of at most ``width`` columns; only a single word that is wider by itself passes them."""
+    room = max(NARROWEST, width)
+    lines: list[str] = []
+    line = ""
+    for word in _WORD.findall(text):
+        longer = line + word if line else indent + word.lstrip()
+        if not line or columns(longer) <= room:
+            line = longer
+            continue
+        lines.append(line)
+        further = f"{indent}  {word.lstrip()}"
+        # An identifier that would not fit behind its indent stands alone at the margin.
+        line = further if columns(further) <= room else word.lstrip()
+    return [*lines, line]
+
+
+def _promise_lines(story: Story, width: int) -> list[str]:
+    lines = wrapped(one_line(str(story.spec["title"]), 300), width)
+    promise = f"Promised: {story.promise}. {words.MEANING[story.word]} {one_line(ending_sentence(story), 600)}"
+    lines += wrapped(promise + (f" {words.REHEARSAL}" if story.rehearsal else ""), width)
+    lines += wrapped(f"{outcome_counts(story)}.", width)
+    lines += _rate_lines(story.verdict["failure_rate_upper_95"], width) if story.verdict else []
+    where = f", over {words.LOOPBACK}" if story.loopback else ""
+    lines += wrapped(f"{story.campaign}/{story.attempt} on lane {story.lane}{where}", width)
+    if story.earlier_verdicts:
+        lines += wrapped(f"Judged before: {', '.join(story.earlier_verdicts)}.", width)
+    return lines
+
+
+def _earlier_lines(story: Story, width: int) -> list[str]:
+    if not story.earlier:
+        return wrapped(f"No earlier attempt of the family {story.family}.", width)
+    lines = wrapped(
+        f"Earlier attempts of the family {story.family}: {len(story.earlier)}, without a pass: "
+        f"{len(story.earlier_without_pass)}.",
+        width,
+    )
+    for item in story.earlier_without_pass:
+        lines += wrapped(f"{item.campaign}/{item.attempt} {item.verdict or 'without a verdict'}", width, "  ")
+    return lines
+
+
+def _explanation_lines(story: Story, width: int) -> list[str]:
+    explanation = explain(story)
+    if explanation is None:
+        return []
+    lines = [""]
+    for sentence in [f"The producer {item}." for item in story.death_sentences] + list(explanation.happened):
+        lines += wrapped(one_line(sentence, 600), width, "  ")
+    lines += wrapped(f"Next: {explanation.next_step}", width)
+    return lines + wrapped(explanation.theatre, width)
+
+
+def _criterion_lines(story: Story, width: int) -> list[str]:
+    lines = []
+    for row in story.criteria:
+        outcome = row.word.ljust(_OUTCOME_WIDTH if width >= _ALIGNED_FROM else 0)
+        lines += wrapped(f"{outcome} {_criterion_text(row)}", width, "  ")
+    return lines
+
+
+def _criterion_text(row: CriterionRow) -> str:
+    text = f"{row.name}: {row.measured}, bound {row.bound}"
+    if row.samples == words.MISSING:
+        return text
+    if row.margin != words.MISSING:
+        text += f", {row.margin}"
+    text += f", {row.samples} samples"
+    if row.outcome == "met":
+        return text
+    return f"{text} ({row.classes})" if row.worst == words.MISSING else f"{text} ({row.classes}), worst {row.worst}"
+
+
+def _rep_lines(story: Story, width: int) -> list[str]:
+    unit = f"Gbit/s ({words.LOOPBACK})" if story.loopback else "Gbit/s"
+    lines = _rep_table(story.reps, unit, width) if story.reps else ["  none"]
+    for record in story.journal_deaths:
+        body = record["body"]
+        lines += wrapped(
+            f"journal record {record['n']}: pid {body['instance']['pid']}, {body['site'].replace('_', ' ')}, status "
+            f"{_known(body['status'])}, signal {_known(body['signal'])}: {one_line(str(body['reason']), 400)}",
+            width,
+            "  ",
+        )
+    if story.unobserved:
+        lines += wrapped(f"never observed: {'; '.join(story.unobserved)}", width, "  ")
+    return lines
+
+
+def _rep_table(rows: Sequence[RepRow], unit: str, width: int) -> list[str]:
+    figures = ("total s", "prefill s", unit, "MB")
+    headers = ["run", "rep", "outcome", *figures, "root"]
+    cells = [
+        [str(row.run), _place(row), row.outcome, row.total_s, row.prefill_s, row.burst_gbps, row.payload_mb, row.root]
+        for row in rows
+    ]
+    if {row.run for row in rows} == {1}:
+        headers, cells = headers[1:], [row[1:] for row in cells]
+    sizes = [max(map(columns, column)) for column in zip(headers, *cells, strict=True)]
+    if 2 + sum(sizes) + len(_GAP) * (len(sizes) - 1) <= width:
+        return [f"  {_aligned(row, sizes, figures, headers)}" for row in [headers, *cells]]
+    return [part for row in rows for part in wrapped(_rep_text(row, unit), width, "  ")]
+
+
+def _rep_text(row: RepRow, unit: str) -> str:
+    place = _place(row) if row.control else f"rep {_place(row)}"
+    figures = f"{row.total_s} s, {row.burst_gbps} {unit}, {row.payload_mb} MB, {row.root}"
+    return f"run {row.run} {place}: {row.outcome}, {figures}"
+
+
+def _place(row: RepRow) -> str:
+    return row.label if row.control or row.case is None else f"{row.case} {row.rep}"
+
+
+def _limits_lines(story: Story, width: int) -> list[str]:
+    anchored = words.ANCHORED if story.anchored else words.NOT_ANCHORED
+    registered = "Pre-registered" if story.pre_registered else "NOT pre-registered"
+    lines = wrapped(f"{registered} (entry {story.registration_seq}); {anchored}.", width)
+    for item in story.weaker:
+        lines += wrapped(one_line(weaker_sentence(item), 400), width)
+    lines += wrapped("Not covered: " + one_line("; ".join(story.spec["not_covered"]), 1000) + ".", width)
+    if story.emulated:
+        lines += wrapped(f"{words.EMULATION}.", width)
+    return lines
+
+
+def _rate_lines(rate: Mapping[str, Any] | None, width: int) -> list[str]:
+    if rate is None:
+        return wrapped(words.NO_RATE, width)
+    lines = wrapped(
+        f"{rate['failures']} of {rate['of']} handoffs failed: up to {rate['per_rep']} % of handoffs may fail "
+        f"(one-sided 95 % upper bound), {words.INDEPENDENCE}.",
+        width,
+    )
+    if rate["per_run"] is None:
+        return lines + wrapped(words.NO_WHOLE_RUN, width)
+    return lines + wrapped(
+        f"{rate['runs_failed']} of {rate['runs']} runs failed: up to {rate['per_run']} % of runs may.", width
+    )
 
 
 def _fault_text(fault: Mapping[str, Any]) -> str:
@@ -66,81 +253,14 @@ def _fault_text(fault: Mapping[str, Any]) -> str:
     return one_line(text, 2000)
 
 
-def _earlier_lines(story: Story, width: int) -> list[str]:
-    if story.verdict is None or not story.verdict["earlier_in_family"]:
-        return ["No earlier attempt of this family."] if story.verdict is not None else []
-    earlier = story.verdict["earlier_in_family"]
-    passed = len(earlier) - len(story.earlier_without_pass)
-    lines = _wrapped(f"Earlier attempts of the family: {len(earlier)}, of which PASS: {passed}.", width)
-    for item in story.earlier_without_pass:
-        lines.append(f"  {item['campaign']}/{item['attempt']} {item['verdict'] or 'without a verdict'}")
-    return lines
+def _aligned(row: Sequence[str], sizes: Sequence[int], right: Collection[str] = (), headers: Sequence[str] = ()) -> str:
+    """Cells padded to their columns; those under a header in ``right`` stand at the right of theirs."""
+    cells = []
+    for index, (cell, size) in enumerate(zip(row, sizes, strict=True)):
+        padding = " " * (size - columns(cell))
+        cells.append(padding + cell if headers and headers[index] in right else cell + padding)
+    return _GAP.join(cells).rstrip()
 
 
-def _criterion_lines(story: Story, width: int) -> list[str]:
-    lines = []
-    for row in story.criteria:
-        outcome = words.OUTCOMES[row.outcome]
-        unit = "" if row.unit in {"1", "digest", "instance", "deaths"} else f" {row.unit}"
-        text = f"{outcome:<16} {row.name}: {row.observed}{unit}, bound {row.bound}, {row.samples} samples"
-        if row.outcome != "met":
-            text += f" ({row.classes})"
-        lines += _wrapped(text, width, "  ")
-    for sentence in words.deaths_sentence([dict(item) for item in story.deaths], story.reps_registered):
-        lines += _wrapped(sentence, width, "  ")
-    return lines
-
-
-def _rep_lines(rows: Sequence[RepRow], width: int) -> list[str]:
-    if not rows:
-        return ["  none"]
-    lines = ["  rep        outcome        total s  prefill s  Gbit/s     MB  root"]
-    for row in rows:
-        lines.append(
-            f"  {row.label:<10} {row.outcome:<12} {row.total_s:>9} {row.prefill_s:>10} {row.burst_gbps:>7}"
-            f" {row.payload_mb:>6}  {row.root}"
-        )
-    if width >= max(map(len, lines)):
-        return lines
-    return [
-        part
-        for row in rows
-        for part in _wrapped(
-            f"{row.label}: {row.outcome}, {row.total_s} s, {row.burst_gbps} Gbit/s, {row.payload_mb} MB, {row.root}",
-            width,
-            "  ",
-        )
-    ]
-
-
-def _limits_lines(story: Story, width: int) -> list[str]:
-    rate = story.verdict["failure_rate_upper_95"] if story.verdict else None
-    lines = []
-    if rate is not None:
-        lines += _wrapped(
-            f"{rate['failures']} of {rate['of']} handoffs failed: up to {rate['per_rep']} % a handoff may fail "
-            f"(95 %, one-sided), {words.INDEPENDENCE}.",
-            width,
-        )
-        if rate["per_run"] is not None:
-            lines += _wrapped(
-                f"{rate['runs_failed']} of {rate['runs']} runs failed: up to {rate['per_run']} % of runs may.", width
-            )
-    anchored = story.verdict is not None and story.verdict["registration"]["anchored"]
-    if story.pre_registered:
-        lines += _wrapped("Pre-registered" + ("." if anchored else f"; {words.NOT_ANCHORED}."), width)
-    for item in story.weaker:
-        lines += _wrapped(
-            f"Weaker than entry {item['than_seq']}: {item['field']}: {item['old']} -> {item['new']}", width
-        )
-    lines += _wrapped("Not covered: " + one_line("; ".join(story.spec["not_covered"]), 1000) + ".", width)
-    if story.word in words.NEXT_STEP:
-        lines += ["", *_wrapped(f"Next: {words.NEXT_STEP[story.word]}", width), *_wrapped(words.THEATRE, width)]
-    return lines
-
-
-def _wrapped(text: str, width: int, indent: str = "") -> list[str]:
-    return textwrap.wrap(
-        text, max(20, width), initial_indent=indent, subsequent_indent=indent + "  ", break_long_words=False,
-        break_on_hyphens=False,
-    ) or [""]  # fmt: skip
+def _known(value: object) -> str:
+    return words.MISSING if value is None else str(value)

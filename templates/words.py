@@ -1,12 +1,15 @@
-"""How outcomes are worded, and what is said beside them. No figure is made here."""
+"""How verdicts, outcomes and endings are worded, and what is said beside them. No figure is made here."""
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 MISSING: Final = "—"
+NO_VERDICT: Final = "NO VERDICT"
 
 OUTCOMES: Final = {"met": "met", "deviation": "deviates", "not_met": "not met", "invalid": "cannot be judged"}
+NOT_JUDGED: Final = "not judged"
+"""The outcome of a criterion while the attempt has no verdict."""
 
 ENDED: Final = {
     "complete": "every stage reached its end",
@@ -22,30 +25,64 @@ MEANING: Final = {
     "FAIL": "At least one criterion registered before the run was not met.",
     "INCONCLUSIVE": "Too little was observed to say that the criteria were met, or not.",
     "DEVIATION": "No criterion failed, and something did not go as registered. It is kept as such and is no pass.",
+    NO_VERDICT: "Nobody has judged this attempt yet.",
+}
+
+SITES: Final = {
+    "watchdog": "watchdog",
+    "engine_touched": "error after the engine was touched",
+    "third_error": "third failed request in a row",
+    "signal": "killed by a signal",
+    "exit": "it exited without being told to",
+    "not_known": "how is not known",
 }
 
 NEXT_STEP: Final = {
-    "FAIL": "Find the cause in the receipts, the journal and the producer's log; mend it; launch the same registration "
-    "again. This failure stays beside whatever comes after it.",
-    "INCONCLUSIVE": "Remove what cut the run short, and launch the same registration again. What was observed stays.",
+    "FAIL": "Find the cause in the receipts (soakledger ledger log --campaign {campaign} --attempt {attempt}), the "
+    "journal and the producer's log; mend it; launch the same registration again with soakledger campaign launch. "
+    "This failure stays beside whatever comes after it.",
+    "INCONCLUSIVE": "Remove what cut the run short, and launch the same registration again with soakledger campaign "
+    "launch. What was observed stays.",
     "DEVIATION": "Say with the figure what deviated wherever this run is cited. No root cause is established by it.",
+    NO_VERDICT: "soakledger campaign status says whether its orchestrator lives or is LOST; soakledger campaign "
+    "rejudge {campaign}/{attempt} says what the receipts that are there amount to, and writes nothing.",
 }
 THEATRE: Final = (
     "Theatre would be: launching until one attempt passes and citing only that one; lowering a bound after the fact; "
     "leaving out the rep that failed."
 )
 INDEPENDENCE: Final = "if handoffs were independent; a soak tests exactly where they may not be"
-NOT_ANCHORED: Final = (
-    "not anchored outside this ledger: proof of the order only to whoever trusts the holder of its signing key"
-)
+NO_RATE: Final = "No registered handoff was observed to its end: nothing can be said of the failure rate."
+NO_WHOLE_RUN: Final = "No whole run was observed: nothing can be said of the failure rate of runs."
+NOT_ANCHORED: Final = "not anchored: proof only to whoever trusts the holder of the key"
+ANCHORED: Final = "anchored outside this ledger before the attempt opened"
 EMULATION: Final = "NVFP4 arithmetic is emulated on this CPU; these speeds say nothing of hardware that has FP4 units"
+LOOPBACK: Final = "loopback"
+LOOPBACK_MEANING: Final = (
+    "Both ends are on one host: every throughput here is of loopback and says nothing of a network between two hosts"
+)
+REHEARSAL: Final = "This was a rehearsal, registered as one; it supports no claim."
+
+CHECK_COMMANDS: Final = (
+    "soakledger ledger verify --home HOME",
+    "soakledger campaign rejudge {campaign}/{attempt} --home HOME",
+    "soakledger ledger log --campaign {campaign} --attempt {attempt} --home HOME",
+)
+"""What a reader types against a copy of the evidence home, offline."""
 
 
-def deaths_sentence(deaths: list[dict[str, Any]], reps: int) -> list[str]:
-    """One sentence a death: at which handoff, by which site or status."""
-    return [
-        f"died on handoff {item['rep']} of {reps}: {item['site'].replace('_', ' ')}"
-        + (f", exit status {item['status']}" if item["status"] is not None else "")
-        + (" (injected)" if item["injected"] else "")
-        for item in deaths
-    ]
+def utc(moment: str | None) -> str:
+    """A recorded time for people: ``2026-12-01 00:28:25.627 UTC``."""
+    if moment is None:
+        return MISSING
+    return moment.replace("T", " ").removesuffix("Z") + " UTC" if moment.endswith("Z") else moment
+
+
+def listed(items: list[str]) -> str:
+    """``a``, ``a and b``, ``a, b and c``."""
+    return items[0] if len(items) == 1 else ", ".join(items[:-1]) + f" and {items[-1]}"
+
+
+def counted(count: int, one: str, many: str | None = None) -> str:
+    """``1 rep``, ``12 reps``."""
+    return f"{count:,} {one if count == 1 else many or one + 's'}"

@@ -1,0 +1,91 @@
+"""The plots: each registered rep has its place, a bound its line, a death its mark, and the words to read it by."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ElementTree
+
+from told import Attempt, spec
+from told_attempts import empty, failing, interrupted, passing
+
+from templates.plots import HEIGHT, WIDTH, rep_plots
+from templates.story import story
+
+
+def plots_of(attempt: Attempt) -> list[ElementTree.Element]:
+    text = rep_plots(story(attempt.ledger, "soak-n12", attempt.number))
+    return list(ElementTree.fromstring(f"<div>{text}</div>"))
+
+
+def marks(figure: ElementTree.Element, kind: str) -> list[ElementTree.Element]:
+    return [item for item in figure.iter() if item.get("class") == kind]
+
+
+def test_each_plot_has_a_title_and_a_description_that_its_label_names() -> None:
+    for figure in plots_of(passing()):
+        svg = figure.find("svg")
+        assert svg is not None
+        labels = (svg.get("aria-labelledby") or "").split()
+        ids = {item.get("id"): item.text for item in svg if item.tag in {"title", "desc"}}
+        assert sorted(labels) == sorted(ids)
+        assert all(ids.values())
+        assert svg.get("role") == "img"
+
+
+def test_a_clean_attempt_shows_twelve_reps_and_two_hollow_controls() -> None:
+    for figure in plots_of(passing()):
+        assert len(marks(figure, "rep")) == 12
+        assert len(marks(figure, "control")) == 2
+        assert not marks(figure, "unseen")
+        assert not marks(figure, "death")
+
+
+def test_a_death_is_marked_at_its_rep_and_what_never_ran_is_a_dot() -> None:
+    burst, total = plots_of(failing())
+    assert len(marks(burst, "death")) == 1
+    assert len(marks(burst, "failed")) == 1
+    assert marks(burst, "failed")[0].tag == "path"
+    assert marks(total, "failed")[0].tag == "circle"
+    assert len(marks(burst, "unseen")) == 4  # reps 10 to 12 and the second control
+    cross = re.match(r"M([0-9.]+)", marks(burst, "failed")[0].get("d") or "")
+    assert cross is not None
+    assert float(cross.group(1)) + 4 == float(marks(burst, "death")[0].get("x1") or "")
+
+
+def test_a_bound_is_a_line_where_it_fits_and_words_where_it_lies_far_above() -> None:
+    burst, total = plots_of(passing())
+    assert len(marks(burst, "bound")) == 1
+    assert marks(burst, "bound-text")[0].text == "bound >= 3"
+    assert not marks(total, "bound")
+    assert "bound <= 120 lies above this scale" in "".join(total.itertext())
+
+
+def test_a_higher_rate_stands_higher_and_all_marks_lie_inside() -> None:
+    burst, _ = plots_of(passing())
+    fifth = next(item for item in marks(burst, "rep") if "rep 5 of" in "".join(item.itertext()))
+    first = next(item for item in marks(burst, "rep") if "rep 1 of" in "".join(item.itertext()))
+    assert float(fifth.get("cy") or "") > float(first.get("cy") or "")  # 8.98 below 9.93
+    for item in [*marks(burst, "rep"), *marks(burst, "control")]:
+        assert 0 < float(item.get("cx") or "") < WIDTH
+        assert 0 < float(item.get("cy") or "") < HEIGHT
+
+
+def test_an_attempt_without_a_handoff_has_no_plot() -> None:
+    assert rep_plots(story(empty().ledger, "soak-n12", 1)) == ""
+
+
+def test_an_interrupted_rep_is_a_cross() -> None:
+    burst, _ = plots_of(interrupted())
+    assert len(marks(burst, "failed")) == 1
+
+
+def test_a_thousand_reps_still_have_few_labels() -> None:
+    resolved = spec()
+    resolved["stage"][1]["reps"] = 1000
+    attempt = Attempt(resolved=resolved)
+    for rep in range(1, 301):
+        attempt.rep(rep, 40)
+    burst, _ = plots_of(attempt)
+    assert len(marks(burst, "rep")) == 300
+    labels = [item for item in burst.iter("text") if item.get("text-anchor") == "middle"]
+    assert len(labels) <= 16
