@@ -30,7 +30,7 @@ from producer.instance import Artefacts
 from producer.journal import Journal
 from producer.lane import Lane
 from receipts.clock import HostClock
-from receipts.errors import BusyError, IdentityError, InputError, SoakledgerError
+from receipts.errors import BusyError, FaultsError, IdentityError, InputError, SoakledgerError
 from receipts.kinds import Instance, attempt_folder
 from receipts.leaves import AttemptAbandoned, AttemptClose, AttemptOpen, Cleanup, Ended, Enrollment
 from receipts.store import BlobStore, check_writable
@@ -61,6 +61,8 @@ def launch(
         check_writable(ledger.home.path, NEEDED_BYTES)
         clock = HostClock(lane.orchestrator.host)
         enrollment = current_enrollment(ledger, lane)
+        stages = stage_tables(registered.data.resolved, ids_by_digest)
+        _require_prompts_fit(stages, Enrollment.read(enrollment.data))
         _require_free(lane)
         intake = Intake(ledger, Journal(lane.producer.work_dir, lane.name, clock))
         intake.take()  # before lost attempts are judged: what the journal says of them belongs to their evidence
@@ -70,7 +72,6 @@ def launch(
         note_holder(lock, attempt.subject)
         intake.campaign, intake.attempt = campaign, attempt.number
         progress.say(f"attempt {attempt.subject} opened as entry {opened.seq}")
-        stages = stage_tables(registered.data.resolved, ids_by_digest)
         _run_and_close(attempt, stages, intake, interrupts, progress)
         progress.say("judging")
         judged = judging.store_verdict(ledger, campaign, attempt.number)
@@ -128,6 +129,26 @@ def is_running(opened: AttemptOpen) -> bool:
     return linux.is_alive(
         Instance(host=opened.host, boot_id=opened.boot_id, pid=opened.pid, start_ticks=opened.start_ticks)
     )
+
+
+def _require_prompts_fit(stages: list[dict[str, Any]], enrollment: Enrollment) -> None:
+    """Refuse prompts that the enrolled model cannot take: the producer would refuse each, and die of the third."""
+    geometry = enrollment.identity["geometry"]
+    vocabulary, context = int(geometry["vocab_size"]), int(geometry["context_tokens"])
+    faults = []
+    for stage in stages:
+        for key in ("prompt", "control"):
+            prompt = stage.get(key)
+            if prompt is None:
+                continue
+            highest = prompt["id_range"][1] - 1 if prompt["source"] == "seeded" else max(prompt["ids"], default=0)
+            if highest >= vocabulary:
+                faults.append(f"stage {stage['name']}: {key}: id {highest} is outside the vocabulary of {vocabulary}")
+            # One token of the context is left for the token that ends the prefill.
+            if not 0 < prompt["tokens"] < context:
+                faults.append(f"stage {stage['name']}: {key} of {prompt['tokens']} tokens in a context of {context}")
+    if faults:
+        raise FaultsError(faults, next_step="register a prompt that this lane's model can take")
 
 
 def _require_free(lane: Lane) -> None:

@@ -36,7 +36,7 @@ def run(attempt: Attempt, stage: str, progress: Progress) -> StageOutcome:
     attempt.write(Place(stage), "preflight", PreflightBody(checks=checks, span=attempt.span(begun)), tree)
     failed = [check for check in checks if not check.ok]
     for check in failed:
-        progress.say(f"preflight {check.name}: expected {check.expected}, found {check.found}")
+        progress.say(f"preflight {check.name}: expected {check.expected or '—'}, found {check.found}")
     if failed:
         return StageOutcome("precondition", "preflight failed: " + ", ".join(check.name for check in failed))
     return StageOutcome("done")

@@ -22,6 +22,7 @@ from producer import client, receiving, ritual
 from producer.host import linux
 from producer.instance import Artefacts
 from receipts.errors import LaneError
+from receipts.events import DeathEvent
 from receipts.kinds import CONTROL, ClockBlock, Failure, HandoffBody, Instance, IntentBody, RitualBody
 
 DEATH_SETTLES_S: Final = 10.0
@@ -123,7 +124,7 @@ def _rep(soak: SoakRun, place: Place, prompt: dict[str, Any]) -> str:
     attempt.write(place, "handoff", body, tree)
     if attempt.instance is not None and not linux.is_alive(attempt.instance):
         # It may have died a moment ago, behind its answer: its death must be on record before the run is closed.
-        _await_event(soak, attempt.instance, time.monotonic() + DEATH_SETTLES_S)
+        _have_death_recorded(soak, attempt.instance)
         attempt.instance = None
     soak.intake.take()
     soak.progress.rep(_shown(attempt, place, body), soak.stage["reps"])
@@ -173,19 +174,37 @@ def _still_alive(soak: SoakRun, reply: client.Reply, instance: Instance) -> bool
         if time.monotonic() >= end or soak.interrupts:
             return True
         time.sleep(0.02)
-    _await_event(soak, instance, time.monotonic() + DEATH_SETTLES_S)
+    _have_death_recorded(soak, instance)
     return False
 
 
-def _await_event(soak: SoakRun, instance: Instance, end: float) -> None:
-    """Wait until the death stands in the journal: its keeper writes it a moment after the exit."""
-    seen = soak.intake.journal.head().n
-    first = max(1, seen - 8)
+def _have_death_recorded(soak: SoakRun, instance: Instance) -> None:
+    """Wait until the end of a producer that is gone stands in the journal; if nobody writes it, we do.
+
+    Its keeper writes a moment after the exit. A keeper that was killed too leaves us as the only ones who saw it.
+    """
+    journal = soak.intake.journal
+    gone_ns = soak.attempt.clock.stamp()
+    first = max(1, journal.head().n - 8)
+    end = time.monotonic() + DEATH_SETTLES_S
     while time.monotonic() < end:
-        for record, _ in soak.intake.journal.read(first):
+        for record, _ in journal.read(first):
             if record.kind in {"death", "stop"} and record.body["instance"] == instance.document():
                 return
         time.sleep(0.05)
+    journal.append(
+        DeathEvent(
+            instance=instance,
+            site="not_known",
+            status=None,
+            signal=None,
+            reason="the producer is gone, and its keeper did not say how it ended",
+            uptime_ns=None,
+            last_handoff_id=None,
+            died_ns=str(gone_ns),
+            observed_by="runner",
+        )
+    )
 
 
 def _prompt_source(prompt: dict[str, Any]) -> dict[str, Any]:

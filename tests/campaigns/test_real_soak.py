@@ -8,20 +8,17 @@ import shutil
 import signal
 import sqlite3
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tiny_lane import Lane, make_lane, wait_for
+from tiny_lane import Lane, wait_for
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")
-def lane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lane]:
-    lane = make_lane(tmp_path_factory.mktemp("tiny"))
-    yield lane
-    lane.run("producer", "stop", "--lane", str(lane.file))
+def lane(real_lane: Lane) -> Lane:
+    return real_lane
 
 
 @pytest.fixture(scope="module")
