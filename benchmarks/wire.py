@@ -3,6 +3,9 @@
 ``python -m benchmarks.wire [--json]``. Rounds are interleaved in one run; a ratio is the median over the rounds
 of (handoff ÷ plain of the same round). Plain: sendmsg and recv_into, 1 MiB slices, reno, nothing hashed.
 A handoff's time runs from before its first LAYER to its complete ACK, the admission record's fsync included.
+
+Two ways are measured. *At capture* is how the producer works: its digests are made while it captures, and the receiver
+digests in the window. *In the window* makes both there, which costs a core's whole BLAKE3 rate at each end.
 """
 
 from __future__ import annotations
@@ -124,7 +127,7 @@ def memory_over_payload(payload: Payload) -> int | None:
 def make_payload(n_tokens: int) -> Payload:
     descriptions = expected_tensors(MODEL, n_tokens)
     size = total_bytes(descriptions)
-    memory = memoryview(huge(size))
+    memory = memoryview(private(size))
     block = os.urandom(SLICE_BYTES)
     for start in range(0, size, SLICE_BYTES):
         memory[start : start + SLICE_BYTES] = block[: size - start]
@@ -136,11 +139,9 @@ def make_payload(n_tokens: int) -> Payload:
     return Payload(n_tokens, size, memory, tensors, [_digest(data) for _, data in tensors])
 
 
-def huge(size: int) -> mmap.mmap:
-    memory = mmap.mmap(-1, size)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        memory.madvise(mmap.MADV_HUGEPAGE)
-    return memory
+def private(size: int) -> mmap.mmap:
+    """Memory as the receiver reserves it and torch allocates it."""
+    return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
 
 def producer_side() -> ProducerSide:
@@ -204,7 +205,7 @@ def _peer(folder: str, size: int, pipe: Connection) -> None:
 def _plain_sink(listener: socket.socket, size: int) -> None:
     stream, _ = listener.accept()
     tune(stream, "reno")
-    memory = memoryview(huge(size))
+    memory = memoryview(private(size))
     while True:
         received = 0
         while received < size:
@@ -256,7 +257,7 @@ def print_lines(document: dict[str, Any]) -> None:
         print(f"{case['payload']} ({case['payload_bytes']} bytes, {case['rounds']} rounds, {case['congestion']})")
         print(f"  plain stream, unhashed      {case['plain_gb_per_s']:.2f} GB/s")
         for key, text in (("digest_in_window", "digests in the window"), ("digest_at_capture", "digest at capture")):
-            print(f"  handoff, {text:<21}{case[key + '_gb_per_s']:.2f} GB/s, {case[key + '_ratio']:.2f} of plain")
+            print(f"  handoff, {text:<22}{case[key + '_gb_per_s']:.2f} GB/s, {case[key + '_ratio']:.2f} of plain")
         over = case["receiver_peak_over_payload_bytes"]
         print("  receiver's peak over the payload: " + ("—" if over is None else f"{over / 2**20:.1f} MiB"))
 

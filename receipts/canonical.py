@@ -10,13 +10,12 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import re
 import unicodedata
 from typing import Any, Final
 
 import rfc8785
 
-from receipts.errors import CanonicalError
+from receipts.errors import CanonicalError, NotCanonicalError
 
 JsonValue = Any
 """None, bool, int, float, str, list[JsonValue] or dict[str, JsonValue]."""
@@ -25,7 +24,7 @@ MAX_SAFE_INTEGER: Final = 2**53 - 1
 """Largest integer that every JSON reader keeps exactly (RFC 8785 section 3.2.2.3, RFC 7493)."""
 
 MAX_DEPTH: Final = 64
-"""Deepest nesting that is read; deeper documents are refused before they can exhaust the stack."""
+"""Arrays and objects inside one another, the outermost counted; deeper ones could exhaust a reader's stack."""
 
 
 class _Pairs(list[tuple[str, Any]]):
@@ -57,32 +56,27 @@ def parse(data: bytes | str) -> JsonValue:
 
 
 def parse_canonical(data: bytes) -> JsonValue:
-    """Read bytes that must be exactly the RFC 8785 form of their value. Raises CanonicalError.
+    """Read bytes that must be exactly the RFC 8785 form of their value.
 
-    Most of what is read back is plain ASCII without fractions, where Python's own encoder gives the same
-    bytes ten times faster; whatever is not surely of that kind goes the long way.
+    Raises NotCanonicalError when they are strict JSON in another form, CanonicalError when they are not even that.
+    Most of what is read back is plain (see ``_is_plain``), which is decided ten times sooner; whatever is not surely
+    of that kind goes the long way.
     """
     value = _plainly_canonical(data)
     if value is not _UNDECIDED:
         return value
     value = parse(data)
     if dumps(value) != data:
-        raise CanonicalError("not in the canonical form of RFC 8785", where="$")
+        raise NotCanonicalError("not in the canonical form of RFC 8785", where="$")
     return value
 
 
 def dumps(value: JsonValue) -> bytes:
-    """RFC 8785 bytes of ``value``, without a trailing newline. Raises CanonicalError.
-
-    Plain ASCII without fractions is written by Python's own encoder, which gives the same bytes sooner: there
-    code-point order is UTF-16 order and the two escape alike.
-    """
-    checked = _checked(value, "$", 0)
-    text = _plain_text(checked)
-    if text.isascii() and not _MAYBE_FRACTION.search(text):
-        return text.encode()
+    """RFC 8785 bytes of ``value``, without a trailing newline. Raises CanonicalError."""
+    if _is_plain(value):
+        return _plain_text(value).encode()
     try:
-        return rfc8785.dumps(checked)
+        return rfc8785.dumps(_checked(value, "$", 0))
     except rfc8785.CanonicalizationError as error:  # pragma: no cover - _checked refuses first
         raise CanonicalError(str(error), where="$") from None
 
@@ -105,9 +99,36 @@ def blake3_digest(data: bytes) -> str:
 
 
 _UNDECIDED: Final = object()
-# Both may also hit inside a text: then the long way is taken for nothing, and that is all.
-_LONG_NUMBER: Final = re.compile(rb'(?:":|[\[,])-?[0-9]{16}')
-_MAYBE_FRACTION: Final = re.compile(r'(?:^|":|[\[,])-?[0-9]+[.e]')
+
+
+def _is_plain(value: JsonValue) -> bool:
+    """Whether ``value`` is surely valid: nothing but ASCII texts, safe integers, booleans, nulls, arrays, objects.
+
+    Python's own encoder writes those as RFC 8785 does: code-point order is UTF-16 order there, both escape alike.
+    Everything is timed that passes here, so this walks without recursion and never makes the path of a value.
+    """
+    waiting = [((value,), 0)]
+    while waiting:
+        items, depth = waiting.pop()
+        for item in items:
+            kind = type(item)
+            if kind is str:
+                if not item.isascii():
+                    return False
+            elif kind is int:
+                if not -MAX_SAFE_INTEGER <= item <= MAX_SAFE_INTEGER:
+                    return False
+            elif kind is dict:
+                if depth >= MAX_DEPTH or not all(type(key) is str and key.isascii() for key in item):
+                    return False
+                waiting.append((item.values(), depth + 1))
+            elif kind is list or kind is tuple:
+                if depth >= MAX_DEPTH:
+                    return False
+                waiting.append((item, depth + 1))
+            elif item is not None and kind is not bool:
+                return False
+    return True
 
 
 def _plain_text(value: JsonValue) -> str:
@@ -124,19 +145,13 @@ def _not_plain(_literal: str) -> None:
 
 def _plainly_canonical(data: bytes) -> JsonValue:
     """The value of ``data`` if it is surely canonical, else _UNDECIDED (which includes: surely not)."""
-    if (
-        not data.isascii()
-        or data[:1] not in (b"{", b"[")
-        or _LONG_NUMBER.search(data)
-        or data.count(b"{") + data.count(b"[") > MAX_DEPTH
-    ):
+    if not data.isascii():
         return _UNDECIDED
     try:
         value = json.loads(data, parse_float=_not_plain, parse_constant=_not_plain)
-        again = _plain_text(value).encode()
-    except (_NotPlain, ValueError):
+    except (_NotPlain, ValueError, RecursionError):
         return _UNDECIDED
-    return value if again == data else _UNDECIDED
+    return value if _is_plain(value) and _plain_text(value).encode() == data else _UNDECIDED
 
 
 def _integer(literal: str) -> int | _Constant:
@@ -150,7 +165,7 @@ def _decimal(literal: str) -> float | _Constant:
 
 
 def _checked(value: Any, path: str, depth: int) -> JsonValue:
-    if depth > MAX_DEPTH:
+    if depth >= MAX_DEPTH and isinstance(value, (list, tuple, dict)):
         raise CanonicalError(f"nested deeper than {MAX_DEPTH} levels", where=path)
     if value is None or isinstance(value, bool):
         return value

@@ -43,6 +43,10 @@ class CanonicalError(InputError):
     """A document is not strict JSON in our sense; ``where`` is the path of the value. Status 2."""
 
 
+class NotCanonicalError(CanonicalError):
+    """Strict JSON, but not in the one form that RFC 8785 gives it. Status 2."""
+
+
 class HomeError(InputError):
     """The evidence home is missing, full, read-only or on a refused file system. Status 2."""
 

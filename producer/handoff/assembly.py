@@ -1,7 +1,7 @@
 """Putting a payload together: every tensor's ranges ascending and contiguous, every byte exactly once, hashed once.
 
 The digest of a tensor is taken from the reserved buffer, after the bytes are there: every half slice, on the
-bytes just received, by a hash thread while the next ones come in (FACTS section 6).
+bytes just received, by hash threads while the next ones come in (FACTS section 6).
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from producer.handoff.errors import SessionError
-from producer.handoff.hashing import HashThread
+from producer.handoff.hashing import HashThreads
 from producer.handoff.manifest import KVGeometry, TensorDescription, expected_tensors, total_bytes
 
 if TYPE_CHECKING:
     from blake3 import blake3
 
-HASH_BYTES: Final = 512 * 1024
+HASH_BYTES: Final = 1024 * 1024
 
 
 def check_begin(header: Mapping[str, Any], geometry: KVGeometry, hello_bytes: int) -> tuple[TensorDescription, ...]:
@@ -58,7 +58,7 @@ class _Progress:
 class Assembly:
     """The tensors of one handoff inside the reserved buffer, in BEGIN's order, without gaps between them."""
 
-    def __init__(self, descriptions: Sequence[TensorDescription], buffer: memoryview, hashing: HashThread) -> None:
+    def __init__(self, descriptions: Sequence[TensorDescription], buffer: memoryview, hashing: HashThreads) -> None:
         from blake3 import blake3
 
         self._hashing = hashing
@@ -98,7 +98,7 @@ class Assembly:
         tensor = self._tensors[index]
         tensor.received += count
         if tensor.received - tensor.hashed >= HASH_BYTES or tensor.received == tensor.description.bytes:
-            self._digest(tensor)
+            self._digest(index, tensor)
 
     def digests(self) -> list[str]:
         """Every tensor's ``blake3:<hex>``. Raises SessionError range_missing, naming the first incomplete one."""
@@ -111,8 +111,8 @@ class Assembly:
         self._hashing.finish()
         return ["blake3:" + tensor.hasher.hexdigest() for tensor in self._tensors]
 
-    def _digest(self, tensor: _Progress) -> None:
+    def _digest(self, index: int, tensor: _Progress) -> None:
         self._hashing.update(
-            tensor.hasher, self._buffer[tensor.offset + tensor.hashed : tensor.offset + tensor.received]
+            index, tensor.hasher, self._buffer[tensor.offset + tensor.hashed : tensor.offset + tensor.received]
         )
         tensor.hashed = tensor.received

@@ -102,7 +102,7 @@ class Keepalive:
 
 def hear(stream: FrameStream, limit: Deadline) -> None:
     """Take a PONG off the stream; raise what a NACK says, or that the receiver is gone."""
-    frame = stream.read_frame(limit, {FrameType.PONG, FrameType.NACK})
+    frame = stream.read_frame(limit, (FrameType.PONG, FrameType.NACK))
     if frame.type is FrameType.NACK:
         raise refused(frame)
 

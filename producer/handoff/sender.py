@@ -12,12 +12,14 @@ import os
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from producer.handoff import ack, frames, keepalive, manifest, session
 from producer.handoff.enrollment import ProducerSide, ReceiverAddress, SenderTimes
 from producer.handoff.errors import LinkError, SessionError, WireError
 from producer.handoff.frames import Frame, FrameType
 from producer.handoff.keepalive import Keepalive
+from producer.handoff.manifest import TensorDescription
 from producer.handoff.sending import PayloadSender, Tensor
 from producer.handoff.session import SessionKeys, Transcript
 from producer.handoff.stream import Congestion, Deadline, FrameStream, SocketInfo
@@ -25,7 +27,7 @@ from receipts.clock import HostClock
 
 DEFAULT_TIMES = SenderTimes()
 
-_FILL_BYTES_PER_S = 500_000_000
+_FILL_BYTES_PER_S = 50_000_000
 """Slowest rate at which a receiver may fill its reserve; adds to the wait for OPENED."""
 
 
@@ -139,6 +141,23 @@ class _Trust:
     nonce_r: str
 
 
+@dataclass(frozen=True)
+class _Manifest:
+    """The producer's own manifest and its root."""
+
+    tensors: list[dict[str, Any]]
+    document: bytes
+    root: str
+
+    @classmethod
+    def of(
+        cls, prompt_sha256: str, n_tokens: int, descriptions: Sequence[TensorDescription], digests: Sequence[str]
+    ) -> _Manifest:
+        tensors = manifest.tensors_array(descriptions, digests)
+        document = manifest.manifest_bytes(prompt_sha256, n_tokens, tensors)
+        return cls(tensors, document, manifest.root(document))
+
+
 class OpenedHandoff:
     """A slot at the receiver, kept by PINGs until ``send`` or ``abort``. A context manager: leaving closes it."""
 
@@ -237,6 +256,9 @@ class OpenedHandoff:
         tensors: Sequence[Tensor],
         digests: Sequence[str] | None,
     ) -> Acknowledgement:
+        descriptions = [description for description, _ in tensors]
+        # Digests that were made at capture give the root before a byte leaves: the window is the wire's own time.
+        made = None if digests is None else _Manifest.of(prompt_sha256, n_tokens, descriptions, digests)
         payload = PayloadSender(self._stream, self._trust.transcript, self._trust.keys, self._deadline, tensors)
         payload.begin(
             {
@@ -247,17 +269,16 @@ class OpenedHandoff:
             }
         )
         first_byte_ns = self._clock.stamp()
-        array = payload.layers(digests)
-        document = manifest.manifest_bytes(prompt_sha256, n_tokens, array)
-        root = manifest.root(document)
-        answer = payload.end(root)
+        sent = payload.layers(digests)
+        made = made or _Manifest.of(prompt_sha256, n_tokens, descriptions, sent)
+        answer = payload.end(made.root)
         ack_ns = self._clock.stamp()
-        self._verify_ack(answer, handoff_id, prompt_sha256, root)
+        self._verify_ack(answer, handoff_id, prompt_sha256, made.root)
         return Acknowledgement(
             handoff_id=handoff_id,
-            root=root,
-            tensors_root=manifest.tensors_root(array),
-            manifest=document,
+            root=made.root,
+            tensors_root=manifest.tensors_root(made.tensors),
+            manifest=made.document,
             signature=answer.header["sig"],
             nonce_p=self._trust.nonce_p,
             nonce_r=self._trust.nonce_r,
@@ -306,7 +327,7 @@ class OpenedHandoff:
 
 def _expect(stream: FrameStream, kind: FrameType, limit: Deadline) -> Frame:
     """The frame of ``kind`` that must come now. Raises RefusedError when it is a NACK."""
-    frame = stream.read_frame(limit, {kind, FrameType.NACK})
+    frame = stream.read_frame(limit, (kind, FrameType.NACK))
     if frame.type is FrameType.NACK:
         raise keepalive.refused(frame)
     return frame

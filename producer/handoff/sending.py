@@ -7,9 +7,10 @@ the receiver's word says more than a reset.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Final
 
-from producer.handoff import frames, keepalive, manifest, session
+from producer.handoff import frames, keepalive, session
 from producer.handoff.errors import LinkError, RefusedError
 from producer.handoff.frames import Frame, FrameType
 from producer.handoff.manifest import TensorDescription
@@ -17,6 +18,20 @@ from producer.handoff.session import SessionKeys, Transcript
 from producer.handoff.stream import SLICE_BYTES, Deadline, FrameStream
 
 Tensor = tuple[TensorDescription, memoryview]
+
+BATCH_BYTES: Final = 2 * 1024 * 1024
+"""How much leaves before the receiver's side of the line is looked at again."""
+MAX_BUFFERS: Final = 256
+"""Buffers of one system call; every kernel takes at least 1,024 (IOV_MAX)."""
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """One LAYER frame: its tensor's index, prefix and header as sent, and the body where it lies."""
+
+    tensor: int
+    wire: bytes
+    body: memoryview
 
 
 class PayloadSender:
@@ -36,6 +51,7 @@ class PayloadSender:
         self._deadline = deadline
         self._tensors = tensors
         self._digests: list[str] = []
+        self._layers: list[_Layer] = []
         self._phase = "before BEGIN"
 
     def begin(self, fields: Mapping[str, Any]) -> None:
@@ -44,15 +60,17 @@ class PayloadSender:
         frame = frames.build(FrameType.BEGIN, {**fields, "tensors": documents})
         self._transcript.add(frame)
         self._write([frame.wire])
+        self._layers = list(self._framed())
 
-    def layers(self, digests: Sequence[str] | None) -> list[dict[str, Any]]:
-        """Send every byte; the manifest's ``tensors``. ``digests`` None: they are made on the way."""
-        for index, (description, data) in enumerate(self._tensors):
-            self._phase = f"after {index} of {len(self._tensors)} tensors"
-            made = self._send_tensor(index, description, data, hashed=digests is None)
-            self._digests.append(made if digests is None else digests[index])
+    def layers(self, digests: Sequence[str] | None) -> list[str]:
+        """Send every byte; each tensor's digest. ``digests`` None: they are made on the way."""
+        if digests is None:
+            self._digests = self._send_hashed()
+        else:
+            self._digests = list(digests)
+            self._send_as_they_are()
         self._phase = "after the last tensor"
-        return manifest.tensors_array([description for description, _ in self._tensors], self._digests)
+        return self._digests
 
     def end(self, root: str) -> Frame:
         """Send END and wait for the receiver's answer. Returns its ACK, not yet verified. Raises RefusedError."""
@@ -60,7 +78,7 @@ class PayloadSender:
         self._phase = "after END"
         while True:
             try:
-                frame = self._stream.read_frame(self._deadline, {FrameType.ACK, FrameType.NACK, FrameType.PONG})
+                frame = self._stream.read_frame(self._deadline, (FrameType.ACK, FrameType.NACK, FrameType.PONG))
             except LinkError as error:
                 raise self._placed(error) from None
             if frame.type is FrameType.ACK:
@@ -68,24 +86,48 @@ class PayloadSender:
             if frame.type is FrameType.NACK:
                 raise self._explained(keepalive.refused(frame))
 
-    def _send_tensor(self, index: int, description: TensorDescription, data: memoryview, *, hashed: bool) -> str:
+    def _framed(self) -> Iterator[_Layer]:
+        """Every LAYER in order, taken into the transcript: nothing of a frame hangs on the bytes of its body."""
+        for index, (description, data) in enumerate(self._tensors):
+            for first_token, count, body in ranges(description, data):
+                header = {"tensor": index, "first_token": first_token, "count": count}
+                frame = frames.build(FrameType.LAYER, header, len(body))
+                self._transcript.add(frame)
+                yield _Layer(index, frame.wire, body)
+
+    def _send_as_they_are(self) -> None:
+        """As few system calls as the batches allow: what Python does between two of them is on the window's time."""
+        pending: list[bytes | memoryview] = []
+        size = 0
+        for layer in self._layers:
+            pending.append(layer.wire)
+            for start in range(0, len(layer.body), BATCH_BYTES):
+                part = layer.body[start : start + BATCH_BYTES]
+                pending.append(part)
+                size += len(part)
+                if size >= BATCH_BYTES or len(pending) >= MAX_BUFFERS:
+                    self._sent(pending, layer.tensor)
+                    pending, size = [], 0
+        self._sent(pending, len(self._tensors) - 1)
+
+    def _sent(self, buffers: Sequence[bytes | memoryview], tensor: int) -> None:
+        self._hear()
+        self._write(buffers)
+        self._phase = f"after {tensor} of {len(self._tensors)} tensors"
+
+    def _send_hashed(self) -> list[str]:
+        """Slice by slice, digested just before it leaves; the digests."""
         from blake3 import blake3
 
-        hasher = blake3()
-        for first_token, count, body in ranges(description, data):
-            self._hear()
-            frame = frames.build(
-                FrameType.LAYER, {"tensor": index, "first_token": first_token, "count": count}, len(body)
-            )
-            self._transcript.add(frame)
-            head = [frame.wire]
-            for start in range(0, len(body), SLICE_BYTES):
-                part = body[start : start + SLICE_BYTES]
-                if hashed:
-                    hasher.update(part)
-                self._write([*head, part])
+        hashers = [blake3() for _ in self._tensors]
+        for layer in self._layers:
+            head = [layer.wire]
+            for start in range(0, len(layer.body), SLICE_BYTES):
+                part = layer.body[start : start + SLICE_BYTES]
+                hashers[layer.tensor].update(part)
+                self._sent([*head, part], layer.tensor)
                 head = []
-        return "blake3:" + hasher.hexdigest()
+        return ["blake3:" + hasher.hexdigest() for hasher in hashers]
 
     def _write(self, buffers: Sequence[bytes | memoryview]) -> None:
         try:

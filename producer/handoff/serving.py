@@ -18,10 +18,10 @@ from producer.handoff.assembly import Assembly, check_begin
 from producer.handoff.enrollment import ReceiverConfig
 from producer.handoff.errors import AbortedError, LinkError, SessionError, WireError
 from producer.handoff.frames import Frame, FrameType
-from producer.handoff.hashing import HashThread
+from producer.handoff.hashing import HashThreads
 from producer.handoff.reserve import Reserve
 from producer.handoff.session import SessionKeys, Transcript
-from producer.handoff.stream import SLICE_BYTES, Deadline, FrameStream, Silence
+from producer.handoff.stream import Deadline, FrameStream, Silence
 
 _ENROLLED_FIELDS = ("lane", "identity", "cache_identity", "mode")
 
@@ -108,7 +108,7 @@ class ReceiverSession:
 
     def _handshake(self) -> _Opened:
         limit = Deadline.after(self._config.times.handshake_s, "handshake_timeout")
-        hello = self._stream.read_frame(limit, {FrameType.HELLO})
+        hello = self._stream.read_frame(limit, (FrameType.HELLO,))
         self._check_hello(hello)
         nonce_r = os.urandom(session.NONCE_BYTES)
         keys = session.derive_keys(self._config.handoff_key, bytes.fromhex(hello.header["nonce"]), nonce_r)
@@ -117,7 +117,7 @@ class ReceiverSession:
         fields = {"receiver": self._config.name, "nonce": nonce_r.hex()}
         answer = session.sealed(transcript, keys, FrameType.HELLO_ACK, fields)
         self._stream.write([answer.wire], limit)
-        opening = self._stream.read_frame(limit, {FrameType.OPEN, FrameType.ABORT})
+        opening = self._stream.read_frame(limit, (FrameType.OPEN, FrameType.ABORT))
         _raise_abort(opening)
         session.verify(transcript, keys, opening)
         return _Opened(hello, nonce_r, keys, transcript)
@@ -149,37 +149,30 @@ class ReceiverSession:
             raise SessionError("no_memory", f"{size} bytes could not be reserved: {error}") from None
 
     def _receive_payload(self, opened: _Opened, reserve: Reserve) -> _Received:
-        begin = self._next(opened.transcript, {FrameType.BEGIN})
-        if self._store.was_admitted(begin.header["handoff_id"]):
-            raise SessionError("replayed", f"handoff {begin.header['handoff_id']} was admitted before")
-        descriptions = check_begin(begin.header, self._config.geometry, opened.hello.header["bytes"])
-        with HashThread() as hashing:
+        with HashThreads() as hashing:  # they stand ready before BEGIN: from there on every moment is the window's
+            begin = self._next(opened.transcript, FrameType.BEGIN)
+            if self._store.was_admitted(begin.header["handoff_id"]):
+                raise SessionError("replayed", f"handoff {begin.header['handoff_id']} was admitted before")
+            descriptions = check_begin(begin.header, self._config.geometry, opened.hello.header["bytes"])
             assembly = Assembly(descriptions, reserve.view, hashing)
             end, first_byte_ns = self._receive_layers(opened, assembly)
             return self._verified(opened, begin, end, assembly, first_byte_ns)
 
     def _receive_layers(self, opened: _Opened, assembly: Assembly) -> tuple[Frame, int]:
+        """Every body straight into the reserve. Returns END and the stamp of the first bytes."""
+        silence = Silence(self._config.times.silence_s)
         first_byte_ns = 0
         while True:
-            frame = self._next(opened.transcript, {FrameType.LAYER, FrameType.END})
+            frame = self._next(opened.transcript, FrameType.LAYER, FrameType.END)
             if frame.type is FrameType.END:
                 return frame, first_byte_ns
             opened.transcript.add(frame)
-            stamp = self._receive_body(assembly, frame)
-            first_byte_ns = first_byte_ns or stamp
-
-    def _receive_body(self, assembly: Assembly, frame: Frame) -> int:
-        """Straight into the reserve. Returns the stamp of the first bytes of this frame."""
-        index, view = assembly.expect(frame.header, frame.body_len)
-        silence = Silence(self._config.times.silence_s)
-        done = self._stream.read_into(view[:SLICE_BYTES], silence)
-        stamp = self._config.clock.stamp()
-        assembly.received(index, done)
-        while done < len(view):
-            count = self._stream.read_into(view[done : done + SLICE_BYTES], silence)
-            assembly.received(index, count)
-            done += count
-        return stamp
+            index, view = assembly.expect(frame.header, frame.body_len)
+            while view:
+                count = self._stream.read_into(view, silence)
+                first_byte_ns = first_byte_ns or self._config.clock.stamp()
+                assembly.received(index, count)
+                view = view[count:]
 
     def _verified(self, opened: _Opened, begin: Frame, end: Frame, assembly: Assembly, first_byte_ns: int) -> _Received:
         """END's mac against the root computed here. Raises SessionError range_missing, BytesDifferError."""
@@ -241,11 +234,12 @@ class ReceiverSession:
 
     # -- frames
 
-    def _next(self, transcript: Transcript, wanted: set[FrameType]) -> Frame:
+    def _next(self, transcript: Transcript, *wanted: FrameType) -> Frame:
         """The next frame that moves the session on; PINGs on the way are answered."""
         silence = Silence(self._config.times.silence_s)
+        allowed = (*wanted, FrameType.PING, FrameType.ABORT)
         while True:
-            frame = self._stream.read_frame(silence, wanted | {FrameType.PING, FrameType.ABORT})
+            frame = self._stream.read_frame(silence, allowed)
             _raise_abort(frame)
             if frame.type is FrameType.PING:
                 self._send(transcript, frames.build(FrameType.PONG, {}))

@@ -23,7 +23,7 @@ NONCE_BYTES: Final = 32
 _PLACEHOLDER: Final = "0" * 64
 """Stands in for a mac while the prefix is built: header_len counts the header with its mac."""
 
-_TRANSCRIPT_TYPES: Final = frozenset(FrameType) - {FrameType.PING, FrameType.PONG, FrameType.NACK, FrameType.ABORT}
+_OUTSIDE_TRANSCRIPT: Final = (FrameType.PING, FrameType.PONG, FrameType.NACK, FrameType.ABORT)
 
 
 @dataclass(frozen=True, repr=False)
@@ -59,7 +59,7 @@ class Transcript:
 
     def add(self, frame: Frame) -> None:
         """Take in a frame as sent, its mac included. PING, PONG, NACK and ABORT are no part of it."""
-        if frame.type in _TRANSCRIPT_TYPES:
+        if frame.type not in _OUTSIDE_TRANSCRIPT:
             self._hash.update(frame.wire)
 
     def digest_before(self, prefix: bytes, header_without_mac: Mapping[str, Any]) -> bytes:

@@ -1,7 +1,8 @@
 """One TCP connection as a stream of frames: read and write under a limit, tuned and described.
 
 A limit is asked before every system call, so that a peer that trickles one byte at a time meets a Deadline
-just as a silent one does (a socket's own timeout starts anew with each call).
+just as a silent one does (a socket's own timeout starts anew with each call). The socket itself blocks, and the
+kernel ends a call that waits too long: Python's own timeout costs two system calls more for each one.
 """
 
 from __future__ import annotations
@@ -9,8 +10,9 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import socket
+import struct
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol
 
@@ -22,16 +24,22 @@ Congestion = Literal["auto", "reno", "system"]
 """``auto``: reno on loopback, where the usual BBR paces the stream (FACTS section 6), else the system's."""
 
 SLICE_BYTES: Final = 1024 * 1024
+AHEAD_BYTES: Final = 4096
+"""How much behind what was asked for is taken in the same system call: the next frame's prefix and header."""
 _NS: Final = 1_000_000_000
+_LONGEST_CALL_NS: Final = _NS
+"""A longer wait is several calls, so that the kernel's timeout is set once and not for each of them."""
+_SHORTEST_CALL_NS: Final = 1_000_000
+_TIMEVAL: Final = struct.Struct("@ll")
 
 
 class Limit(Protocol):
-    """How long the next system call may wait, and what it is called when that was too long."""
+    """Until when something may wait that begins now, and what it is called when that was too long."""
 
     @property
     def code(self) -> str: ...
 
-    def seconds(self) -> float: ...
+    def until_ns(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -45,7 +53,11 @@ class Deadline:
     def after(cls, seconds: float, code: str = "deadline") -> Deadline:
         return cls(time.monotonic_ns() + int(seconds * _NS), code)
 
+    def until_ns(self) -> int:
+        return self.at_ns
+
     def seconds(self) -> float:
+        """What is left of it. Raises LinkError when that is nothing."""
         left = self.at_ns - time.monotonic_ns()
         if left <= 0:
             raise LinkError(self.code, "the time for this step has passed")
@@ -62,8 +74,8 @@ class Silence:
     limit_s: float
     code: str = "stale_slot"
 
-    def seconds(self) -> float:
-        return self.limit_s
+    def until_ns(self) -> int:
+        return time.monotonic_ns() + int(self.limit_s * _NS)
 
 
 @dataclass(frozen=True)
@@ -91,19 +103,26 @@ class FrameStream:
         self.sock = sock
         self.bytes_sent = 0
         self.bytes_received = 0
+        self._ahead = memoryview(bytearray(AHEAD_BYTES))
+        self._waiting = self._ahead[:0]
+        self._timeouts_ns: dict[int, int] = {}
+        sock.settimeout(None)
         tune(sock, congestion)
         self.info = describe(sock, interface)
 
-    def read_frame(self, limit: Limit, allowed: Collection[FrameType]) -> Frame:
-        """The next frame without its body. A type outside ``allowed`` is refused before its header is read."""
+    def read_frame(self, limit: Limit, allowed: Sequence[FrameType]) -> Frame:
+        """The next frame without its body. A type outside ``allowed`` is refused before its header is looked at."""
         prefix = frames.parse_prefix(self._read_exactly(frames.PREFIX.size, limit, at_boundary=True))
         if prefix.type not in allowed:
             raise SessionError("unexpected_frame", f"{prefix.type.name} may not come now")
         return frames.parse_frame(prefix, self._read_exactly(prefix.header_len, limit, at_boundary=False))
 
     def read_into(self, view: memoryview, limit: Limit) -> int:
-        """Receive at least one byte of a body into ``view``. Returns the number of bytes."""
-        count = self._receive(view, limit)
+        """Receive at least one byte, at most a slice, of what is left of a body. Returns the number of bytes."""
+        if len(view) > SLICE_BYTES:
+            count = self._receive(view[:SLICE_BYTES], limit, ahead=False)
+        else:
+            count = self._receive(view, limit, ahead=True)
         if count == 0:
             raise FrameError("short_frame", "the connection ended inside a frame's body")
         return count
@@ -111,22 +130,18 @@ class FrameStream:
     def write(self, buffers: Sequence[bytes | memoryview], limit: Limit) -> None:
         """Send all of ``buffers`` in order, from their own memory."""
         pending = [memoryview(item) for item in buffers]
+        until_ns = limit.until_ns()
         while pending:
-            try:
-                self.sock.settimeout(limit.seconds())
-                sent = self.sock.sendmsg(pending)
-            except TimeoutError:
-                raise LinkError(limit.code, "the other end takes no more bytes") from None
-            except OSError as error:
-                raise LinkError("peer_gone", f"sending failed: {error.strerror or error}") from None
+            sent = self._call(socket.SO_SNDTIMEO, limit, until_ns, lambda: self.sock.sendmsg(pending))  # noqa: B023
             self.bytes_sent += sent
             pending = _rest(pending, sent)
 
     def has_input(self) -> bool:
         """Whether a byte, an end or an error waits to be read; never blocks."""
+        if self._waiting:
+            return True
         try:
-            self.sock.settimeout(0)
-            self.sock.recv(1, socket.MSG_PEEK)
+            self.sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
         except BlockingIOError:
             return False
         except OSError:
@@ -148,16 +163,20 @@ class FrameStream:
         scratch = memoryview(bytearray(64 * 1024))
         with contextlib.suppress(OSError, LinkError):
             self.sock.shutdown(socket.SHUT_WR)
-            while self._receive(scratch, limit):
+            while self._receive(scratch, limit, ahead=False):
                 pass
         self.close()
 
     def _read_exactly(self, size: int, limit: Limit, *, at_boundary: bool) -> bytes:
+        if size <= len(self._waiting):
+            taken = bytes(self._waiting[:size])
+            self._waiting = self._waiting[size:]
+            return taken
         data = bytearray(size)
         view = memoryview(data)
         done = 0
         while done < size:
-            count = self._receive(view[done:], limit)
+            count = self._receive(view[done:], limit, ahead=True)
             if count == 0:
                 if at_boundary and done == 0:
                     raise LinkError("peer_gone", "the other end closed the connection")
@@ -165,16 +184,45 @@ class FrameStream:
             done += count
         return bytes(data)
 
-    def _receive(self, view: memoryview, limit: Limit) -> int:
-        try:
-            self.sock.settimeout(limit.seconds())
-            count = self.sock.recv_into(view)
-        except TimeoutError:
-            raise LinkError(limit.code, "nothing came within the limit") from None
-        except OSError as error:
-            raise LinkError("peer_gone", f"receiving failed: {error.strerror or error}") from None
-        self.bytes_received += count
+    def _receive(self, view: memoryview, limit: Limit, *, ahead: bool) -> int:
+        """Bytes into ``view``: first those that were taken ahead, else from the socket. 0 is the connection's end."""
+        if self._waiting:
+            count = min(len(view), len(self._waiting))
+            view[:count] = self._waiting[:count]
+            self._waiting = self._waiting[count:]
+            return count
+        buffers = [view, self._ahead] if ahead else [view]
+        received = self._call(socket.SO_RCVTIMEO, limit, limit.until_ns(), lambda: self.sock.recvmsg_into(buffers)[0])
+        self.bytes_received += received
+        count = min(received, len(view))
+        self._waiting = self._ahead[: received - count]
         return count
+
+    def _call(self, option: int, limit: Limit, until_ns: int, step: Callable[[], int]) -> int:
+        """``step``, again as often as the kernel ends it without a byte, until the limit. Raises LinkError."""
+        sends = option == socket.SO_SNDTIMEO
+        while True:
+            left_ns = until_ns - time.monotonic_ns()
+            if left_ns <= 0:
+                raise LinkError(
+                    limit.code, "the other end takes no more bytes" if sends else "nothing came within the limit"
+                )
+            try:
+                self._end_call_after(option, left_ns)
+                return step()
+            except BlockingIOError:
+                continue
+            except OSError as error:
+                what = "sending" if sends else "receiving"
+                raise LinkError("peer_gone", f"{what} failed: {error.strerror or error}") from None
+
+    def _end_call_after(self, option: int, left_ns: int) -> None:
+        # Zero would be for ever.
+        longest_ns = min(_LONGEST_CALL_NS, max(_SHORTEST_CALL_NS, left_ns))
+        if self._timeouts_ns.get(option) != longest_ns:
+            seconds, rest_ns = divmod(longest_ns, _NS)
+            self.sock.setsockopt(socket.SOL_SOCKET, option, _TIMEVAL.pack(seconds, rest_ns // 1000))
+            self._timeouts_ns[option] = longest_ns
 
 
 def tune(sock: socket.socket, congestion: Congestion) -> None:

@@ -128,3 +128,30 @@ def test_the_fast_form_of_a_header_is_rfc_8785s_for_every_character() -> None:
     for header in ({"code": "busy", "reason": text}, {"reason": '"\\/', "code": "a"}):
         assert frames.build(FrameType.NACK, header).header_bytes == canonical.dumps(header)
     assert frames.build(FrameType.HELLO, HELLO).header_bytes == canonical.dumps(HELLO)
+
+
+@pytest.mark.parametrize("number", [1, 2048, 10**15 - 1, 10**15, 2**53 - 1])
+def test_a_layer_header_reads_the_same_whatever_the_size_of_its_numbers(number: int) -> None:
+    header = {"count": number, "first_token": number, "tensor": number}
+    built = frames.build(FrameType.LAYER, header, 1)
+    read = frames.parse_frame(built.prefix, built.header_bytes)
+    assert dict(read.header) == header
+    assert read.wire == built.wire
+
+
+@pytest.mark.parametrize(
+    ("header", "code"),
+    [
+        (b'{"count":0,"first_token":0,"tensor":0}', "bad_field"),
+        (b'{"count":01,"first_token":0,"tensor":0}', "bad_header"),
+        (b'{"count":1,"first_token":-1,"tensor":0}', "bad_field"),
+        (b'{"count":1,"first_token":0,"tensor":1.5}', "bad_field"),
+        (b'{"count":1,"first_token":0,"tensor":0}\n', "not_canonical"),
+        (b'{"count":1,"first_token":0}', "missing_field"),
+        (b'{"tensor":0,"count":1,"first_token":0}', "not_canonical"),
+        (b'{"count":9007199254740992,"first_token":0,"tensor":0}', "bad_header"),
+        ('{"count":١,"first_token":0,"tensor":0}'.encode(), "bad_header"),
+    ],
+)
+def test_a_layer_header_that_is_nearly_right_is_refused_by_name(header: bytes, code: str) -> None:
+    assert refused(FrameType.LAYER, header) == code

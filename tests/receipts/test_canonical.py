@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from receipts import canonical
-from receipts.errors import CanonicalError
+from receipts.errors import CanonicalError, NotCanonicalError
 
 # RFC 8785 appendix B, as IEEE 754 bit patterns; the rows beyond ±(2⁵³ − 1) are below, among the refused.
 NUMBERS = [
@@ -170,3 +170,50 @@ def test_a_file_ends_in_one_newline_and_digests_are_prefixed() -> None:
     # SHA-256 of the empty string, FIPS 180-4; BLAKE3 of the empty string, its published test vector.
     assert canonical.sha256(b"") == "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
     assert canonical.blake3_digest(b"") == "blake3:af1349b9f5f9a1a6a0404dea36dcc9499bcb25c9adc112b7cc9a93cae41f3262"
+
+
+@pytest.mark.parametrize("innermost", ["", "1", '"é"'])
+def test_sixty_four_arrays_inside_one_another_are_read_and_written_and_sixty_five_are_not(innermost: str) -> None:
+    deepest = ("[" * 64 + innermost + "]" * 64).encode()
+    assert canonical.dumps(canonical.parse(deepest)) == deepest
+    assert canonical.parse_canonical(deepest) == canonical.parse(deepest)
+    for read in (canonical.parse, canonical.parse_canonical):
+        with pytest.raises(CanonicalError, match="deeper than 64") as caught:
+            read(b"[" + deepest + b"]")
+        assert caught.value.where == "$" + "[0]" * 64
+    with pytest.raises(CanonicalError, match="deeper than 64"):
+        canonical.dumps([canonical.parse(deepest)])
+
+
+def test_objects_count_as_levels_like_arrays() -> None:
+    assert canonical.parse('{"a":[' * 32 + "]}" * 32)
+    with pytest.raises(CanonicalError, match="deeper than 64"):
+        canonical.parse("[" + '{"a":[' * 32 + "]}" * 32 + "]")
+
+
+def test_a_value_that_holds_itself_is_refused_and_does_not_hang() -> None:
+    endless: list[Any] = []
+    endless.append(endless)
+    with pytest.raises(CanonicalError, match="deeper than 64"):
+        canonical.dumps(endless)
+
+
+def _containers(inner: Any) -> Any:
+    return st.lists(inner, max_size=4) | st.dictionaries(st.text("abcXYZ_09 é", max_size=4), inner, max_size=4)
+
+
+@given(st.recursive(st.none() | st.booleans() | st.integers(-(2**53) + 1, 2**53 - 1) | st.text(), _containers))
+def test_the_short_way_of_plain_values_gives_what_the_reference_gives(value: Any) -> None:
+    written = canonical.dumps(value)
+    assert written == rfc8785.dumps(value)
+    assert canonical.parse_canonical(written) == value
+
+
+@pytest.mark.parametrize(
+    "written",
+    [b' {"a":1}', b'{"a":1}\n', b'{"b":1,"a":1}', b'{"a":1.0}', b'{"a":-0}', b'{"a":"\\u0041"}', b'{"a":"\\/"}'],
+)
+def test_another_form_of_the_same_value_is_not_canonical(written: bytes) -> None:
+    assert canonical.parse(written)
+    with pytest.raises(NotCanonicalError):
+        canonical.parse_canonical(written)
