@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
 from functools import cached_property
@@ -158,7 +159,7 @@ def build_entry(leaf: dict[str, JsonValue]) -> Entry:
             where=f"{where} {subject}".rstrip(),
             next_step="keep what is bulky as a blob and name its digest",
         )
-    return Entry(
+    entry = Entry(
         seq=leaf["seq"],
         kind=kind,
         subject=subject,
@@ -167,3 +168,6 @@ def build_entry(leaf: dict[str, JsonValue]) -> Entry:
         leaf_hash=merkle.leaf_hash(body).hex(),
         prev_hash=leaf["prev"],
     )
+    # What ``leaf`` would read: these bytes were made canonical a moment ago and need no second look.
+    entry.__dict__["leaf"] = json.loads(body)
+    return entry

@@ -7,11 +7,11 @@ import sqlalchemy as sa
 from ledger import merkle, schema
 from ledger.connection import Database
 from ledger.entry import NO_PREV, Entry
+from ledger.files import stored_version
 from ledger.home import EvidenceHome
 from ledger.projections import Measure, rows_of
 from ledger.reader import LedgerReader
-from ledger.store import stored_version
-from ledger.tables import insert
+from ledger.tables import insert_nodes, insert_projected
 from ledger.views import VIEWS
 from receipts.errors import EvidenceError, InputError
 
@@ -48,10 +48,8 @@ def _project_all(connection: sa.Connection, measure: Measure | None) -> int:
     last_leaf = NO_PREV
     for entry in LedgerReader(lambda statement: connection.execute(statement).all()).entries():
         _require_next(entry, frontier.size, last_leaf)
-        for (level, index), node in frontier.append(bytes.fromhex(entry.leaf_hash)):
-            insert(connection, "node", {"level": level, "index": index, "hash": node.hex()})
-        for row in rows_of(entry, measure):
-            insert(connection, row.table, row.values)
+        insert_nodes(connection, frontier.append(bytes.fromhex(entry.leaf_hash)))
+        insert_projected(connection, rows_of(entry, measure))
         last_leaf = entry.leaf_hash
     return frontier.size
 

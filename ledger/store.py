@@ -6,9 +6,8 @@ import contextlib
 import logging
 import os
 import secrets
-import sqlite3
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -16,19 +15,20 @@ from typing import Any, Final, NamedTuple
 import sqlalchemy as sa
 
 from ledger import merkle, note, schema, seen
-from ledger.connection import Database, translated
+from ledger.connection import Database
 from ledger.entry import DOCUMENT_KINDS, LEAF_VERSION, NO_PREV, Entry, Head, Ref, build_entry
+from ledger.files import checkpoint_files, make_file, publish, stored_version, write_checkpoint_file
 from ledger.home import EvidenceHome
 from ledger.keys import SigningKey, VerifyKey
 from ledger.note import Checkpoint
 from ledger.projections import Measure, rows_of
 from ledger.reader import LedgerReader
-from ledger.tables import CHECKPOINT, ENTRY, entry_values, insert
+from ledger.tables import CHECKPOINT, ENTRY, entry_values, insert, insert_nodes, insert_projected
 from receipts import canonical
 from receipts.canonical import JsonValue
 from receipts.clock import HostClock
 from receipts.errors import EvidenceError, HomeError, InputError, SoakledgerError
-from receipts.store import make_folder, sync_folder, write_exclusive
+from receipts.store import make_folder, write_exclusive
 
 __all__ = ["Draft", "Entry", "Head", "Ledger", "LedgerReader", "Ref"]
 
@@ -111,9 +111,9 @@ class Ledger(LedgerReader):
         key.save(environ)
         temporary = home.path / f".ledger.{secrets.token_hex(8)}.tmp"
         try:
-            _make_file(temporary)
+            make_file(temporary)
             _write_genesis(home, temporary, _Writer(clock, tool), key.verify_key, environ)
-            _publish(temporary, home.ledger_db)
+            publish(temporary, home.ledger_db)
         finally:
             temporary.unlink(missing_ok=True)
         ledger = cls.open(home, clock=clock, tool=tool, read_only=False, environ=environ, measure=measure)
@@ -222,7 +222,7 @@ class Ledger(LedgerReader):
         head = self.head()
         signed = note.sign_checkpoint(head.size, head.root, key)
         # The file first: a row without its file would be a fault, a file without its row still verifies.
-        _write_checkpoint_file(self.home.checkpoints / f"{head.size}.checkpoint", signed.note)
+        write_checkpoint_file(self.home.checkpoints / f"{head.size}.checkpoint", signed.note)
         self._insert_checkpoint(signed, key.key_id.hex())
         return signed
 
@@ -245,12 +245,10 @@ class Ledger(LedgerReader):
         # Genesis names its own origin: until it stands there is nothing to read one from.
         origin = draft.data["origin"] if edge.frontier.size == 0 else self.origin
         entry = build_entry(_leaf(draft, edge, origin, writer))
-        insert(connection, "entry", entry_values(entry))
-        for (level, index), node in edge.frontier.append(bytes.fromhex(entry.leaf_hash)):
-            insert(connection, "node", {"level": level, "index": index, "hash": node.hex()})
+        insert(connection, "entry", [entry_values(entry)])
+        insert_nodes(connection, edge.frontier.append(bytes.fromhex(entry.leaf_hash)))
         edge.last_leaf = entry.leaf_hash
-        for row in rows_of(entry, self._measure):
-            insert(connection, row.table, row.values)
+        insert_projected(connection, rows_of(entry, self._measure))
         return entry
 
     def _insert_checkpoint(self, signed: Checkpoint, key_id: str) -> None:
@@ -264,7 +262,7 @@ class Ledger(LedgerReader):
         known = sa.select(CHECKPOINT.c.note).where(CHECKPOINT.c.tree_size == signed.size, CHECKPOINT.c.key_id == key_id)
         with self._lock, self._database.transaction(write=True) as connection:
             if not connection.execute(known).all():
-                insert(connection, "checkpoint", row)
+                insert(connection, "checkpoint", [row])
 
     def _require_writer(self) -> _Writer:
         if self._writer is not None:
@@ -310,34 +308,6 @@ class Ledger(LedgerReader):
         except SoakledgerError as error:
             # The entry is durable: to raise now would say that it is not. An older mark only sees less.
             _LOG.warning("the last-seen mark did not move: %s", error)
-
-
-def stored_version(path: Path) -> int:
-    """The schema version of a ledger file. Raises HomeError (none here) or EvidenceError (empty, not a ledger)."""
-    if not path.exists():
-        raise HomeError(
-            "there is no ledger here", where=str(path), next_step="name its home with --home, or create one"
-        )
-    if path.stat().st_size == 0:
-        raise EvidenceError("the ledger file is empty", where=str(path), next_step="restore it from a copy")
-    database = Database(path, "read")
-    try:
-        with database.transaction() as connection:
-            (application,) = connection.exec_driver_sql("PRAGMA application_id").one()
-            (version,) = connection.exec_driver_sql("PRAGMA user_version").one()
-    finally:
-        database.close()
-    if application != schema.APPLICATION_ID or version < 1:
-        raise EvidenceError("this file is not a soakledger ledger", where=str(path))
-    return int(version)
-
-
-def checkpoint_files(folder: Path) -> Iterator[int]:
-    """The tree sizes that the names in a folder of checkpoints speak of."""
-    if folder.is_dir():
-        for path in folder.glob("*.checkpoint"):
-            if path.stem.isdecimal():
-                yield int(path.stem)
 
 
 def _require_own_ref(kind: str, data: JsonValue, ref: Ref | None) -> None:
@@ -387,16 +357,6 @@ def _edge_now(reader: LedgerReader, connection: sa.Connection, known: _Edge | No
     return _Edge(reader.frontier(size), last_leaf)
 
 
-def _make_file(path: Path) -> None:
-    with translated(path), contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
-        connection.execute("PRAGMA encoding = 'UTF-8'")
-        connection.execute("PRAGMA journal_mode = DELETE")
-        connection.execute("PRAGMA synchronous = EXTRA")
-        connection.execute("BEGIN EXCLUSIVE")
-        schema.create(connection)
-        connection.execute("COMMIT")
-
-
 def _write_genesis(home: EvidenceHome, path: Path, writer: _Writer, key: VerifyKey, environ: Mapping[str, str]) -> None:
     database = Database(path, "append")
     try:
@@ -410,22 +370,3 @@ def _write_genesis(home: EvidenceHome, path: Path, writer: _Writer, key: VerifyK
         ledger.append("genesis", "", data)
     finally:
         database.close()
-
-
-def _publish(temporary: Path, final: Path) -> None:
-    try:
-        os.link(temporary, final)
-        sync_folder(final.parent)
-    except FileExistsError:
-        raise HomeError("there is a ledger here already", where=str(final)) from None
-    except OSError as error:
-        raise HomeError(f"the ledger cannot be made: {error.strerror}", where=str(final)) from None
-
-
-def _write_checkpoint_file(path: Path, data: bytes) -> None:
-    try:
-        write_exclusive(path, data)
-    except EvidenceError:
-        # A checkpoint of this head was written before, by us or by another process: Ed25519 gives equal bytes.
-        if path.is_symlink() or path.read_bytes() != data:
-            raise

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import sqlalchemy as sa
 
 from ledger.entry import Entry
+from ledger.projections import ProjectedRow
 
 ENTRY: Final = sa.table(
     "entry",
@@ -64,6 +66,19 @@ def insert_sql(name: str, columns: tuple[str, ...]) -> str:
     return f"INSERT INTO {name} ({named}) VALUES ({', '.join('?' * len(columns))})"
 
 
-def insert(connection: sa.Connection, name: str, values: Mapping[str, Any]) -> None:
-    """Add one row. Names of tables and columns are ours, never a user's."""
-    connection.exec_driver_sql(insert_sql(name, tuple(values)), tuple(values.values()))
+def insert(connection: sa.Connection, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Add rows that name the same columns. Names of tables and columns are ours, never a user's."""
+    if rows:
+        statement = insert_sql(name, tuple(rows[0]))
+        connection.exec_driver_sql(statement, [tuple(row.values()) for row in rows])
+
+
+def insert_projected(connection: sa.Connection, rows: Iterable[ProjectedRow]) -> None:
+    """Add the rows of projections in their order, those that follow one another in one table in one statement."""
+    for (table, _), group in itertools.groupby(rows, key=lambda row: (row.table, tuple(row.values))):
+        insert(connection, table, [row.values for row in group])
+
+
+def insert_nodes(connection: sa.Connection, nodes: Iterable[tuple[tuple[int, int], bytes]]) -> None:
+    """Add nodes of the tree, given as ((level, index), hash)."""
+    insert(connection, "node", [{"level": level, "index": index, "hash": node.hex()} for (level, index), node in nodes])

@@ -1,0 +1,74 @@
+"""The files that a ledger is made of: the database before it has a history, and the checkpoints beside it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+from ledger import schema
+from ledger.connection import Database, translated
+from receipts.errors import EvidenceError, HomeError
+from receipts.store import sync_folder, write_exclusive
+
+
+def stored_version(path: Path) -> int:
+    """The schema version of a ledger file. Raises HomeError (none here) or EvidenceError (empty, not a ledger)."""
+    if not path.exists():
+        raise HomeError(
+            "there is no ledger here", where=str(path), next_step="name its home with --home, or create one"
+        )
+    if path.stat().st_size == 0:
+        raise EvidenceError("the ledger file is empty", where=str(path), next_step="restore it from a copy")
+    database = Database(path, "read")
+    try:
+        with database.transaction() as connection:
+            (application,) = connection.exec_driver_sql("PRAGMA application_id").one()
+            (version,) = connection.exec_driver_sql("PRAGMA user_version").one()
+    finally:
+        database.close()
+    if application != schema.APPLICATION_ID or version < 1:
+        raise EvidenceError("this file is not a soakledger ledger", where=str(path))
+    return int(version)
+
+
+def checkpoint_files(folder: Path) -> Iterator[int]:
+    """The tree sizes that the names in a folder of checkpoints speak of."""
+    if folder.is_dir():
+        for path in folder.glob("*.checkpoint"):
+            if path.stem.isdecimal():
+                yield int(path.stem)
+
+
+def make_file(path: Path) -> None:
+    """An empty ledger: tables, indexes, triggers and views, and no entry."""
+    with translated(path), contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("PRAGMA encoding = 'UTF-8'")
+        connection.execute("PRAGMA journal_mode = DELETE")
+        connection.execute("PRAGMA synchronous = EXTRA")
+        connection.execute("BEGIN EXCLUSIVE")
+        schema.create(connection)
+        connection.execute("COMMIT")
+
+
+def publish(temporary: Path, final: Path) -> None:
+    """Give a complete ledger its name. Raises HomeError when there is one already or it cannot be done."""
+    try:
+        os.link(temporary, final)
+        sync_folder(final.parent)
+    except FileExistsError:
+        raise HomeError("there is a ledger here already", where=str(final)) from None
+    except OSError as error:
+        raise HomeError(f"the ledger cannot be made: {error.strerror}", where=str(final)) from None
+
+
+def write_checkpoint_file(path: Path, data: bytes) -> None:
+    """Keep a signed checkpoint; the same one again is no error. Raises EvidenceError on another of its size."""
+    try:
+        write_exclusive(path, data)
+    except EvidenceError:
+        # A checkpoint of this head was written before, by us or by another process: Ed25519 gives equal bytes.
+        if path.is_symlink() or path.read_bytes() != data:
+            raise
