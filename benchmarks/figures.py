@@ -56,6 +56,7 @@ def _ledger(document: dict[str, Any]) -> list[Figure]:
     limit = document["record_receipt_limit_ms"]
     return [
         Figure("recorded receipt, p50", document["record_receipt_p50_ms"], "ms", "<=", limit),
+        Figure("one fsync of one byte, p50", document["fsync_p50_ms"], "ms", "<=", None),
         Figure(f"verify {document['verify_entries']} entries", document["verify_s"], "s", "<=", None),
     ]
 

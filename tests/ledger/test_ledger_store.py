@@ -322,3 +322,30 @@ def test_every_setting_is_as_the_design_has_it(ledger: Ledger) -> None:
         "trusted_schema": 0,
         "busy_timeout": 30_000,
     }
+
+
+def test_a_mark_is_read_where_its_lock_is_missing_and_its_folder_cannot_be_written(
+    ledger: Ledger, tmp_path: Path
+) -> None:
+    folder = tmp_path / "state/soakledger/seen"
+    (lock,) = folder.glob("*.lock")
+    environ = {"XDG_STATE_HOME": str(tmp_path / "state")}
+    expected = seen.read_mark(ledger.origin, environ)
+    assert expected is not None
+    assert expected.size == ledger.size()
+    lock.unlink()
+    folder.chmod(0o500)
+    try:
+        assert seen.read_mark(ledger.origin, environ) == expected
+    finally:
+        folder.chmod(0o700)
+
+
+def test_a_mark_that_grows_by_a_digit_is_whole_and_one_that_is_further_on_stays(ledger: Ledger, tmp_path: Path) -> None:
+    environ = {"XDG_STATE_HOME": str(tmp_path / "state")}
+    for size in (9, 10, 99_999, 100_000):
+        mark = seen.Mark(ledger.origin, size, "sha256:" + f"{size:064x}")
+        seen.advance(mark, environ, create=False)
+        assert seen.read_mark(ledger.origin, environ) == mark
+    seen.advance(seen.Mark(ledger.origin, 50_000, "sha256:" + "0" * 64), environ, create=False)
+    assert seen.read_mark(ledger.origin, environ) == mark
