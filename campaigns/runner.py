@@ -274,12 +274,13 @@ def _put_back(
 ) -> tuple[Cleanup, ...]:
     """Leave the lane as it was found: stop what this attempt started and nothing else."""
     done = []
-    if receiver is not None:
-        done.append(_guarded("receiver stopped", receiver.stop))
     running = Artefacts.of(attempt.lane).ready_instance()
     if running is not None and found is None:
         why = f"end of {attempt.subject}"
         done.append(_guarded("producer stopped", lambda: ritual.stop(attempt.lane, attempt.clock, running, why)))
+    # After the producer: one that loses its receiver in the middle of a send dies of it.
+    if receiver is not None:
+        done.append(_guarded("receiver stopped", receiver.stop))
     return tuple(done)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import signal
@@ -39,10 +38,7 @@ class RunningReceiver:
 
 def is_serving(lane: Lane) -> bool:
     """Whether a receiver of this lane answers on its local socket."""
-    with contextlib.suppress(SoakledgerError, OSError):
-        inspection.status(lane.receiver.work_dir)
-        return True
-    return False
+    return inspection.is_serving(lane.receiver.work_dir)
 
 
 def start(lane: Lane) -> RunningReceiver:
@@ -71,16 +67,22 @@ def start(lane: Lane) -> RunningReceiver:
 
 
 def serve(lane: Lane, announce: Any = None) -> None:
-    """Serve until SIGTERM, SIGINT or SIGHUP."""
-    stop = threading.Event()
+    """Serve until SIGTERM, SIGINT or SIGHUP. A handoff that is under way is finished first; a second signal cuts it."""
+    stop, cut = threading.Event(), threading.Event()
+
+    def end(*_: object) -> None:
+        if stop.is_set():
+            cut.set()
+        stop.set()
+
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, lambda *_: stop.set())
+        signal.signal(number, end)
 
     def ready(address: str, port: int) -> None:
         if announce:
             announce(address, port)
 
-    receiver.serve(receiver_config(lane), ready=ready, stop=stop)
+    receiver.serve(receiver_config(lane), ready=ready, stop=stop, cut=cut)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -21,7 +21,7 @@ from producer.handoff.admission import Admission, AdmissionStore
 from producer.handoff.enrollment import ReceiverConfig
 from producer.handoff.serving import Slot
 from receipts import canonical
-from receipts.errors import InputError, LaneError
+from receipts.errors import InputError, LaneError, SoakledgerError
 
 SOCKET_NAME: Final = "receiver.sock"
 MAX_SOCKET_PATH: Final = 103
@@ -146,6 +146,14 @@ def show(work_dir: Path, handoff_id: str, *, payload: bool = False) -> Shown:
         answer = _answer_of(connection, work_dir)
         data = _read_exactly(connection, answer["payload_bytes"]) if payload else None
     return Shown(answer["admission"], answer["manifest"], answer["bytes_received"], answer["socket"], data)
+
+
+def is_serving(work_dir: Path) -> bool:
+    """Whether a receiver answers in this work folder."""
+    with contextlib.suppress(SoakledgerError, OSError):
+        status(work_dir)
+        return True
+    return False
 
 
 def socket_path(work_dir: Path) -> Path:

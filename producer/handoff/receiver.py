@@ -11,10 +11,12 @@ import fcntl
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
 
+from producer.handoff import inspection
 from producer.handoff.admission import AdmissionStore
 from producer.handoff.enrollment import MAX_CONNECTIONS, ReceiverConfig
 from producer.handoff.errors import WireError
@@ -25,17 +27,27 @@ from producer.handoff.stream import FrameStream
 from receipts.errors import BusyError, InputError, LaneError
 
 ACCEPT_POLL_S = 0.2
+ENDING_S = 20.0
+"""How long a receiver waits for an earlier one of its folder that is finishing its last handoff."""
 
 
-def serve(config: ReceiverConfig, *, ready: Callable[[str, int], None], stop: threading.Event) -> None:
+def serve(
+    config: ReceiverConfig,
+    *,
+    ready: Callable[[str, int], None],
+    stop: threading.Event,
+    cut: threading.Event | None = None,
+) -> None:
     """Serve until ``stop`` is set. ``ready(address, port)`` is called once connections are taken.
 
-    Raises InputError on a geometry without a known layout, BusyError when another receiver holds ``work_dir``,
-    LaneError when the address cannot be bound.
+    With ``cut`` the handoff that is under way at ``stop`` is finished first, until ``cut`` is set too: a producer whose
+    receiver vanishes in the middle of a send must die of it. Nothing new begins meanwhile, and port and local socket
+    are free. Raises InputError on a geometry without a known layout, BusyError when another receiver holds
+    ``work_dir``, LaneError when the address cannot be bound.
     """
     _require_known_layout(config)
     config.work_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with _work_dir_held(config.work_dir), _listening(config) as listener:
+    with _work_dir_held(config.work_dir):
         store = AdmissionStore(
             config.work_dir,
             config.memory_limit_bytes,
@@ -44,12 +56,14 @@ def serve(config: ReceiverConfig, *, ready: Callable[[str, int], None], stop: th
         )
         slot = Slot()
         connections = Connections(config, store, slot)
-        with InspectionServer(config, store, slot):
-            ready(*listener.getsockname()[:2])
-            try:
+        try:
+            with _listening(config) as listener, InspectionServer(config, store, slot):
+                ready(*listener.getsockname()[:2])
                 _accept(listener, connections, stop)
-            finally:
-                connections.close()
+            if cut is not None:
+                connections.finish(cut)
+        finally:
+            connections.close()
 
 
 class Connections:
@@ -75,6 +89,17 @@ class Connections:
             self._make_room()
             self._open[thread] = (session, stream)
         thread.start()
+
+    def finish(self, cut: threading.Event) -> None:
+        """End the strangers and wait for the session that holds the slot, until ``cut``."""
+        with self._lock:
+            remaining = list(self._open.items())
+        for _, (session, stream) in remaining:
+            if not session.authenticated:
+                stream.cut()
+        for thread, _ in remaining:
+            while thread.is_alive() and not cut.is_set():
+                thread.join(timeout=ACCEPT_POLL_S)
 
     def close(self) -> None:
         """End every session and wait for its thread."""
@@ -139,12 +164,21 @@ def _work_dir_held(work_dir: Path) -> Iterator[IO[bytes]]:
     """One receiver a work folder: its records and its socket have one writer."""
     path = work_dir / "receiver.lock"
     with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+b") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise BusyError(
-                "another receiver serves from this folder",
-                where=str(work_dir),
-                next_step="stop it, or give this lane its own work_dir",
-            ) from None
+        end = time.monotonic() + ENDING_S
+        while not _locked(file):
+            if inspection.is_serving(work_dir) or time.monotonic() >= end:
+                raise BusyError(
+                    "another receiver serves from this folder",
+                    where=str(work_dir),
+                    next_step="stop it, or give this lane its own work_dir",
+                )
+            time.sleep(ACCEPT_POLL_S)
         yield file
+
+
+def _locked(file: IO[bytes]) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True

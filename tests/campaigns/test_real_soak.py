@@ -203,10 +203,10 @@ def test_an_orchestrator_that_was_killed_is_lost_and_the_next_launch_judges_it_a
     following = lane.launch()
     _, err = following.communicate(timeout=300)
     assert following.returncode == 0, err
-    # FAIL or INCONCLUSIVE, never better (DESIGN section 10): FAIL where its receiver, which ends with the
-    # orchestrator, left the producer in the middle of a send, so that it died with 75 inside the attempt.
-    assert lane.verdict(attempt)["ended"] == "abandoned"
-    assert lane.verdict(attempt)["verdict"] in {"FAIL", "INCONCLUSIVE"}
+    # Its receiver finished the handoff that it was in: the producer did not lose it in the middle of a send.
+    document = lane.verdict(attempt)
+    assert (document["ended"], document["verdict"]) == ("abandoned", "INCONCLUSIVE")
+    assert next(item for item in document["criteria"] if item["name"] == "no-producer-death")["deaths"] in (None, [])
     assert lane.verdict(attempt + 1)["verdict"] == "PASS"
     assert lane.processes() == []
     assert verifies(lane)

@@ -1,0 +1,118 @@
+"""A receiver that is told to end: the handoff under way is finished, nothing new begins, and a second word cuts it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+from handoff_lane import FAST, PROMPT, admitted, handoff_id, payload, producer_side, receiver_config
+
+from producer.handoff import inspection, receiver, sender
+from producer.handoff.enrollment import ReceiverAddress
+from producer.handoff.errors import LinkError, WireError
+from receipts.clock import HostClock
+
+
+@dataclass
+class Serving:
+    """A receiver in a thread, with the two words that end it."""
+
+    work_dir: Path
+    stop: threading.Event
+    cut: threading.Event
+    thread: threading.Thread
+    address: ReceiverAddress
+
+
+@pytest.fixture
+def serving(tmp_path: Path) -> Iterator[Serving]:
+    running = start(tmp_path)
+    yield running
+    running.stop.set()
+    running.cut.set()
+    running.thread.join(15)
+    assert not running.thread.is_alive()
+
+
+def start(work_dir: Path) -> Serving:
+    stop, cut, ready = threading.Event(), threading.Event(), threading.Event()
+    bound: list[tuple[str, int]] = []
+
+    def on_ready(host: str, port: int) -> None:
+        bound.append((host, port))
+        ready.set()
+
+    config = receiver_config(work_dir)
+    thread = threading.Thread(target=lambda: receiver.serve(config, ready=on_ready, stop=stop, cut=cut))
+    thread.start()
+    assert ready.wait(30), "the receiver did not come up"
+    return Serving(work_dir, stop, cut, thread, ReceiverAddress(*bound[0], "lo"))
+
+
+def opened(serving: Serving, size: int) -> sender.OpenedHandoff:
+    return sender.connect(producer_side(), serving.address, size, clock=HostClock("here"), times=FAST)
+
+
+def test_the_handoff_under_way_is_admitted_and_no_other_begins(serving: Serving) -> None:
+    content, identifier = payload(), handoff_id()
+    with opened(serving, content.bytes) as handoff:
+        serving.stop.set()
+        wait_until_not_listening(serving)
+        assert not inspection.is_serving(serving.work_dir)
+        assert serving.thread.is_alive()
+        handoff.send(identifier, PROMPT, content.n_tokens, content.tensors, content.digests)
+    serving.thread.join(15)
+    assert not serving.thread.is_alive()
+    assert admitted(serving.work_dir) == [f"{identifier}.json"]
+
+
+def test_a_second_word_cuts_the_handoff(serving: Serving) -> None:
+    content = payload()
+    with opened(serving, content.bytes) as handoff:
+        serving.stop.set()
+        serving.cut.set()
+        serving.thread.join(15)
+        assert not serving.thread.is_alive()
+        with pytest.raises(WireError):
+            handoff.send(handoff_id(), PROMPT, content.n_tokens, content.tensors, content.digests)
+    assert admitted(serving.work_dir) == []
+
+
+def test_the_next_receiver_of_the_folder_waits_for_the_one_that_is_ending(serving: Serving) -> None:
+    content, identifier = payload(), handoff_id()
+    following: list[Serving] = []
+    with opened(serving, content.bytes) as handoff:
+        serving.stop.set()
+        wait_until_not_listening(serving)
+        beginning = threading.Thread(target=lambda: following.append(start(serving.work_dir)))
+        beginning.start()
+        beginning.join(1)
+        assert beginning.is_alive()
+        handoff.send(identifier, PROMPT, content.n_tokens, content.tensors, content.digests)
+    beginning.join(30)
+    (second,) = following
+    try:
+        with opened(second, content.bytes) as handoff:
+            handoff.send(handoff_id(), PROMPT, content.n_tokens, content.tensors, content.digests)
+        assert len(admitted(serving.work_dir)) == 2
+    finally:
+        second.stop.set()
+        second.cut.set()
+        second.thread.join(15)
+
+
+def wait_until_not_listening(serving: Serving) -> None:
+    """Return as soon as the port is closed; fails the test when that never happens."""
+    quick = replace(FAST, connect_s=1, handshake_s=1)
+    for _ in range(100):
+        try:
+            sender.connect(producer_side(), serving.address, 1, clock=HostClock("here"), times=quick).close()
+        except LinkError as error:
+            if error.code == "unreachable":
+                return
+        except WireError:  # busy, or cut as a stranger: it still listened
+            pass
+    pytest.fail("the receiver goes on listening")
