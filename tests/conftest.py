@@ -7,11 +7,22 @@ tests need, so whatever is skipped there is a check that silently went away. Fix
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 
 NO_SKIPS_VARIABLE = "SOAKLEDGER_NO_SKIPS"
+_ALL_NEED_VLLM = re.compile(r"^pytestmark = .*pytest\.mark\.vllm", re.MULTILINE)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Where tests that need vLLM are not wanted, do not import modules that hold no others: torch alone takes longer
+    to load than most of the fast tests take to run."""
+    if "not vllm" not in config.option.markexpr or collection_path.suffix != ".py":
+        return None
+    return bool(_ALL_NEED_VLLM.search(collection_path.read_text(encoding="utf-8"))) or None
 
 
 @pytest.hookimpl(wrapper=True)

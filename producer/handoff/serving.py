@@ -11,6 +11,7 @@ import os
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 
 from producer.handoff import ack, frames, manifest, session
 from producer.handoff.admission import Admission, AdmissionStore
@@ -23,6 +24,8 @@ from producer.handoff.reserve import Reserve
 from producer.handoff.session import SessionKeys, Transcript
 from producer.handoff.stream import Deadline, FrameStream, Silence
 
+SLOT_SETTLES_S: Final = 1.0
+"""How long a second producer waits for the slot: the end of the session that held it may not have been seen yet."""
 _ENROLLED_FIELDS = ("lane", "identity", "cache_identity", "mode")
 
 
@@ -41,7 +44,7 @@ class Slot:
     @contextlib.contextmanager
     def held_by(self, peer: str) -> Iterator[None]:
         """Hold the slot for a session. Raises SessionError busy, naming the holder."""
-        if not self._lock.acquire(blocking=False):
+        if not self._lock.acquire(timeout=SLOT_SETTLES_S):
             raise SessionError("busy", f"the slot is held by {self._holder}")
         self._holder = peer
         try:

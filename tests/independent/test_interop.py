@@ -305,7 +305,7 @@ def test_our_sender_hands_megabytes_to_the_independent_receiver(tmp_path: Path, 
 def test_the_same_payload_has_the_same_roots_by_every_pair_of_ends(tmp_path: Path) -> None:
     seen = set()
     for name, sends in SENDERS.items():
-        told = enrollment(tmp_path / f"ours-{name}", LARGE)
+        told = enrollment(tmp_path / f"o-{name[:8]}", LARGE)
         payloads = random_payloads(Enrolled.from_json(told).geometry.descriptions(LARGE_TOKENS), 13)
         tokens = range(LARGE_TOKENS)
         handoff_id = os.urandom(16).hex()
@@ -313,7 +313,7 @@ def test_the_same_payload_has_the_same_roots_by_every_pair_of_ends(tmp_path: Pat
             done = sends(told, port, tokens, payloads, handoff_id)
             signature_is_good(told, done, handoff_id, tokens, sum(map(len, payloads)))
             seen.add((done.root, done.tensors_root))
-        with Receiver(replace(lane_of(told, tmp_path), work_dir=tmp_path / f"theirs-{name}")) as there:
+        with Receiver(replace(lane_of(told, tmp_path), work_dir=tmp_path / f"t-{name[:8]}")) as there:
             done = sends(told, there.port, tokens, payloads, handoff_id)
             signature_is_good(told, done, handoff_id, tokens, sum(map(len, payloads)))
             seen.add((done.root, done.tensors_root))
