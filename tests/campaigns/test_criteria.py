@@ -161,7 +161,7 @@ AGGREGATES = {
     "first": lambda values: values[0], "last": lambda values: values[-1],
     "p50": lambda values: sorted(values)[-(-50 * len(values) // 100) - 1],
     "p90": lambda values: sorted(values)[-(-90 * len(values) // 100) - 1],
-    "trend": lambda values: theil_sen(list(enumerate(values, 1))),
+    "trend": lambda values: theil_sen([list(enumerate(values, 1))]),
 }  # fmt: skip
 
 CLASSES = st.sampled_from(["measured", "measured", "untrusted", "missing"])

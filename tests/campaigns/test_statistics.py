@@ -46,23 +46,25 @@ def test_a_thousand_failures_in_ten_thousand_are_bounded_without_making_each_pow
 
 
 def test_a_straight_line_has_its_own_slope() -> None:
-    assert theil_sen([(rep, Fraction(7) - Fraction(rep, 2)) for rep in range(1, 13)]) == Fraction(-1, 2)
+    assert theil_sen([[(rep, Fraction(7) - Fraction(rep, 2)) for rep in range(1, 13)]]) == Fraction(-1, 2)
 
 
 def test_one_outlier_does_not_move_the_slope() -> None:
     # Slopes of 1, 2, 3, 100, 5 at 1…5: 1 1 33 1 | 1 49 1 | 97 1 | −95; the middle two of ten are 1 and 1.
-    assert theil_sen([(1, Fraction(1)), (2, Fraction(2)), (3, Fraction(3)), (4, Fraction(100)), (5, Fraction(5))]) == 1
+    assert (
+        theil_sen([[(1, Fraction(1)), (2, Fraction(2)), (3, Fraction(3)), (4, Fraction(100)), (5, Fraction(5))]]) == 1
+    )
 
 
 def test_one_point_has_no_slope() -> None:
-    assert theil_sen([(1, Fraction(3))]) is None
+    assert theil_sen([[(1, Fraction(3))]]) is None
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.integers(-1000, 1000), min_size=2, max_size=14))
 def test_the_slope_is_scipys(values: list[int]) -> None:
     theilslopes = pytest.importorskip("scipy.stats").theilslopes
-    slope = theil_sen([(rep, Fraction(value)) for rep, value in enumerate(values, 1)])
+    slope = theil_sen([[(rep, Fraction(value)) for rep, value in enumerate(values, 1)]])
     assert slope is not None
     assert float(slope) == pytest.approx(float(theilslopes(values, range(1, len(values) + 1))[0]), abs=1e-9)
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from judged import SECOND, SOAK_N12, Attempt, criterion, outcomes
 
-from campaigns.verdict import EntryView, check_numbers
+from campaigns.judging import check_numbers
+from campaigns.verdict import EntryView
 
 Change = Callable[[dict[str, Any]], None]
 
@@ -33,10 +34,6 @@ def handoff_of(rep: int, case: str | None = None) -> Callable[[EntryView], bool]
 
 def any_handoff(entry: EntryView) -> bool:
     return entry.kind == "receipt" and entry.data["kind"] == "handoff"
-
-
-def a_death(entry: EntryView) -> bool:
-    return entry.kind == "process_event" and entry.data["record"]["kind"] == "death"
 
 
 def clean(act: Change | None = None, fits: Callable[[EntryView], bool] = any_handoff) -> Attempt:
@@ -202,9 +199,8 @@ def test_a_death_before_the_stage_is_not_the_stages() -> None:
 def test_deaths_on_a_host_whose_clock_is_not_the_runners_are_unknown_and_never_none() -> None:
     attempt = Attempt()
     attempt.clean()
-    attempt.death()
+    attempt.death(host="there")
     change(attempt, any_handoff, set_in("producer", "host", to="there"))
-    change(attempt, a_death, lambda data: data["record"].update(host="there"))
     attempt.close()
     found = deaths(attempt)
     assert (found["outcome"], found["reps"]["missing"]) == ("invalid", 12)
