@@ -62,6 +62,7 @@ class Attempt:
             "enrollment_seq": 0,
             "host": "here",
             "boot_id": "b",
+            "at_ns": str(self.at),
         }
         self.add("attempt_open", f"{self.campaign}/{self.number}", opened)
         self.started = self.at

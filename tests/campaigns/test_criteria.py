@@ -101,6 +101,25 @@ def test_a_trend_with_a_rep_missing_is_not_decided() -> None:
     assert outcome(rule("trend", ">=", "-1"), BURST, [*measured(3, 3, 3), lost(4, "missing")]) == "invalid"
 
 
+def test_the_trend_of_two_runs_is_that_within_each() -> None:
+    # 10, 11, 12 and again 10, 11, 12: every slope is 1, although the second run begins two lower than the first ended.
+    rising = [Sample(None, run, rep, "measured", Fraction(9 + rep), "") for run in (1, 2) for rep in (1, 2, 3)]
+    judged = evaluate(rule("trend", "<=", "0"), BURST, rising)
+    assert (judged.outcome, judged.observed) == ("not_met", 1)
+
+
+def test_a_trend_of_which_one_rep_was_seen_is_not_observed_and_no_zero() -> None:
+    judged = evaluate(rule("trend", ">=", "-1"), BURST, [*measured(3), lost(2, "missing"), lost(3, "missing")])
+    assert (judged.outcome, judged.observed) == ("invalid", None)
+
+
+def test_a_percentile_of_fewer_than_carry_it_is_not_observed() -> None:
+    # p75 of four is the third; of the three that were measured it would be their maximum.
+    assert evaluate(rule("p75", "<=", "9"), TOTAL, measured(1, 2, 3, 4)).observed == 3
+    judged = evaluate(rule("p75", "<=", "9"), TOTAL, [*measured(1, 2, 3), lost(4, "missing")])
+    assert (judged.outcome, judged.observed) == ("met", None)  # whatever the fourth was, the third lies under 9
+
+
 def test_the_two_bounds_give_three_outcomes() -> None:
     floor = rule("min", ">=", "3", deviate_to="2")
     assert [grade(floor, Fraction(value)) for value in (3, 2, 1)] == ["met", "deviation", "not_met"]

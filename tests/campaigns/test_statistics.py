@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from statistics import median
 
 import pytest
 from hypothesis import given, settings
@@ -67,6 +68,52 @@ def test_the_slope_is_scipys(values: list[int]) -> None:
     slope = theil_sen([[(rep, Fraction(value)) for rep, value in enumerate(values, 1)]])
     assert slope is not None
     assert float(slope) == pytest.approx(float(theilslopes(values, range(1, len(values) + 1))[0]), abs=1e-9)
+
+
+def every_slope(runs: list[list[tuple[int, Fraction]]]) -> list[Fraction]:
+    return [
+        (later - earlier) / (there - here)
+        for run in runs
+        for index, (here, earlier) in enumerate(run)
+        for there, later in run[index + 1 :]
+    ]
+
+
+SMALL = st.integers(-3, 3).map(Fraction)
+"""Few values: many equal slopes, and many that differ."""
+DURATIONS = st.integers(1, 10**12).map(lambda ns: Fraction(ns, 10**9))
+RATES = st.integers(10**70, 10**71).map(lambda ns: Fraction(377_487_360, ns))
+"""Values without a common denominator of reasonable size, as bursts are."""
+NEAR = st.integers(0, 3).map(lambda step: 1 + Fraction(step, 3**200))
+"""Values that differ behind any number of bits at which they might be cut."""
+
+
+@st.composite
+def runs_of_points(draw: st.DrawFn) -> list[list[tuple[int, Fraction]]]:
+    values = draw(st.sampled_from([SMALL, DURATIONS, RATES, NEAR, st.one_of(SMALL, RATES)]))
+    reps = st.lists(st.integers(1, 40), max_size=9, unique=True).map(sorted)
+    return [[(rep, draw(values)) for rep in draw(reps)] for _ in range(draw(st.integers(1, 3)))]
+
+
+@settings(max_examples=400, deadline=None)
+@given(runs_of_points())
+def test_the_trend_is_the_median_of_every_slope_made_one_by_one(runs: list[list[tuple[int, Fraction]]]) -> None:
+    slopes = every_slope(runs)
+    assert theil_sen(runs) == (median(slopes) if slopes else None)
+
+
+def test_a_long_run_is_counted_in_halves_and_still_exact() -> None:
+    # Past the 512 values that are counted at once; cubes have no two equal slopes.
+    run = [(rep, Fraction((rep * 7919) % 1301) ** 3) for rep in range(1, 701)]
+    assert theil_sen([run]) == median(every_slope([run]))
+
+
+def test_points_of_different_runs_make_no_slope() -> None:
+    # Within each run the value rises by 1 a rep; the second run begins a thousand lower, on the same rep numbers.
+    first = [(rep, Fraction(1000 + rep)) for rep in range(1, 4)]
+    second = [(rep, Fraction(rep)) for rep in range(1, 4)]
+    assert theil_sen([first, second]) == 1
+    assert theil_sen([[(1, Fraction(1))], [(1, Fraction(2))]]) is None
 
 
 def test_a_rank_is_counted_from_the_smallest() -> None:
