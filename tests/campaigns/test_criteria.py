@@ -102,10 +102,14 @@ def test_a_trend_with_a_rep_missing_is_not_decided() -> None:
 
 
 def test_the_trend_of_two_runs_is_that_within_each() -> None:
-    # 10, 11, 12 and again 10, 11, 12: every slope is 1, although the second run begins two lower than the first ended.
-    rising = [Sample(None, run, rep, "measured", Fraction(9 + rep), "") for run in (1, 2) for rep in (1, 2, 3)]
-    judged = evaluate(rule("trend", "<=", "0"), BURST, rising)
-    assert (judged.outcome, judged.observed) == ("not_met", 1)
+    # 1, 2, 3 and 101, 102, 103: every slope within a run is 1, and four of nine from run to run are 50 and more.
+    rising = [
+        Sample(None, run, rep, "measured", Fraction(100 * run + rep - 100), "") for run in (1, 2) for rep in (1, 2, 3)
+    ]
+    backwards = [*rising[3:], *rising[:3]]
+    for samples in (rising, backwards):
+        judged = evaluate(rule("trend", "<=", "0"), BURST, samples)
+        assert (judged.outcome, judged.observed) == ("not_met", 1)
 
 
 def test_a_trend_of_which_one_rep_was_seen_is_not_observed_and_no_zero() -> None:

@@ -264,6 +264,18 @@ def test_every_kind_of_metric_has_its_aggregates() -> None:
     assert {metric.kind for metric in metrics.METRICS.values()} == set(AGGREGATES)
 
 
+@pytest.mark.parametrize(
+    ("by", "control", "most"),
+    [("run", False, 12), ("run", True, 14), ("case", False, 36), ("case", True, 36), ("outcome", True, 42)],
+)
+def test_a_bound_on_distinct_values_is_held_against_the_largest_group(by: str, control: bool, most: int) -> None:
+    # Three runs of twelve, each with two controls. Under what a group can hold a bound decides, from there on not.
+    for value, refused in ((most - 1, False), (most, True)):
+        added = f'aggregate = "distinct"\nop = "<="\nvalue = {value}\nby = "{by}"\n'
+        found = told("producer.instance", added + f"include_control = {str(control).lower()}", runs=3)
+        assert bool(found) is refused, (value, found)
+
+
 def test_a_control_that_only_deaths_look_at_decides_nothing() -> None:
     found = told("producer.deaths", 'aggregate = "sum"\nop = "=="\nvalue = 0\ninclude_control = true')
     assert len(found) == 1

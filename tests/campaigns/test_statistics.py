@@ -87,10 +87,15 @@ RATES = st.integers(10**70, 10**71).map(lambda ns: Fraction(377_487_360, ns))
 NEAR = st.integers(0, 3).map(lambda step: 1 + Fraction(step, 3**200))
 """Values that differ behind any number of bits at which they might be cut."""
 
+AT_THE_CUT = st.tuples(st.integers(0, 5), st.integers(0, 3)).map(
+    lambda two: Fraction(two[0], 2**257) + Fraction(two[1], 3**300)
+)
+"""Values a bit or less apart at the last one that is kept: cutting them puts slopes in another order."""
+
 
 @st.composite
 def runs_of_points(draw: st.DrawFn) -> list[list[tuple[int, Fraction]]]:
-    values = draw(st.sampled_from([SMALL, DURATIONS, RATES, NEAR, st.one_of(SMALL, RATES)]))
+    values = draw(st.sampled_from([SMALL, DURATIONS, RATES, NEAR, AT_THE_CUT, st.one_of(SMALL, RATES)]))
     reps = st.lists(st.integers(1, 40), max_size=9, unique=True).map(sorted)
     return [[(rep, draw(values)) for rep in draw(reps)] for _ in range(draw(st.integers(1, 3)))]
 
