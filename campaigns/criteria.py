@@ -1,4 +1,5 @@
-"""One criterion over its samples: met, deviation, not_met, or invalid because unknown values could change it.
+"""One criterion: what each expected rep comes to, and met, deviation, not_met, or invalid because unknown values could
+change it.
 
 Pure. Extremes stand in for what is not known: an errored rep takes the end that hurts, a missing or untrusted one may
 be anything in its metric's range. Infinite ends are floats, which compare exactly with fractions.
@@ -6,16 +7,17 @@ be anything in its metric's range. Infinite ends are floats, which compare exact
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import inf
 from statistics import median
 from typing import Any, Final, Literal
 
-from campaigns.spec import Criterion, percentile_rank
+from campaigns.spec import Criterion, carries_percentile, percentile_rank
 from campaigns.statistics import nearest_rank, theil_sen
-from receipts.metrics import Metric, Value, exact_text, shown_text
+from receipts import metrics
+from receipts.metrics import METRICS, Metric, Observation, Value, exact_text, shown_text
 
 RepClass = Literal["measured", "errored", "untrusted", "missing"]
 CriterionOutcome = Literal["met", "deviation", "not_met", "invalid"]
@@ -25,6 +27,33 @@ CLASSES: Final[tuple[RepClass, ...]] = ("measured", "errored", "untrusted", "mis
 _MORE_IS_BETTER: Final = frozenset({">", ">="})
 _VALUE_ONLY: Final = frozenset({"distinct", "first", "last", "trend"})
 """Aggregates for which an errored rep is an unknown value, like a missing one."""
+_CUT_SHORT: Final = frozenset({"interrupted"})
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One expected rep of a stage and what was recorded of it; None where nothing was."""
+
+    case: str | None
+    run: int
+    rep: int
+    handoff: Mapping[str, Any] | None
+    acknowledged: bool
+    prompt_sha256: str
+    """The registered prompt's."""
+
+    @property
+    def ended_ns(self) -> int | None:
+        return None if self.handoff is None else int(self.handoff["runner"]["ended_ns"])
+
+    @property
+    def rep_class(self) -> RepClass:
+        if self.handoff is None or self.handoff["outcome"] in _CUT_SHORT:
+            return "missing"
+        if not self.acknowledged:
+            return "errored"
+        # An acknowledged handoff of another prompt says nothing of the rep that was registered.
+        return "measured" if self.handoff["prompt_sha256"] == self.prompt_sha256 else "missing"
 
 
 @dataclass(frozen=True)
@@ -37,6 +66,81 @@ class Sample:
     rep_class: RepClass
     value: Value | None
     group: str | None = None
+
+
+# Samples: what each expected rep, or each run, comes to for one criterion
+
+
+def samples_of(
+    criterion: Criterion, metric: Metric, slots: Sequence[Slot], deaths: Mapping[tuple[int, int], int] | None
+) -> list[Sample]:
+    """Every expected sample, in order. ``deaths`` (of an event metric only): by (run, rep), no key where not known."""
+    if metric.scope == "run":
+        return _run_samples(slots)
+    chosen = [slot for slot in slots if slot.case is None or criterion.include_control]
+    return [_rep_sample(criterion, metric, slot, deaths) for slot in chosen]
+
+
+def _rep_sample(
+    criterion: Criterion, metric: Metric, slot: Slot, deaths: Mapping[tuple[int, int], int] | None
+) -> Sample:
+    group = _group(criterion, slot)
+    if deaths is not None:
+        count = deaths.get((slot.run, slot.rep)) if slot.case is None else None
+        # Deaths are read from events: a rep without its own receipts is missing only where no event speaks for it.
+        rep_class: RepClass = "missing" if count is None else "errored" if slot.rep_class == "errored" else "measured"
+        return Sample(slot.case, slot.run, slot.rep, rep_class, None if count is None else Fraction(count), group)
+    if slot.rep_class != "measured" or slot.handoff is None:
+        return Sample(slot.case, slot.run, slot.rep, slot.rep_class, None, group)
+    if metric.name == metrics.ACKNOWLEDGED:
+        return Sample(slot.case, slot.run, slot.rep, "measured", Fraction(1), group)
+    observation = _observe(metric, slot.handoff)
+    if observation.value is None:
+        return Sample(slot.case, slot.run, slot.rep, "untrusted" if observation.untrusted else "missing", None, group)
+    return Sample(slot.case, slot.run, slot.rep, "measured", observation.value, group)
+
+
+def _observe(metric: Metric, handoff: Mapping[str, Any]) -> Observation:
+    assert metric.of_body is not None, metric.name
+    return metric.of_body(handoff)
+
+
+def _group(criterion: Criterion, slot: Slot) -> str | None:
+    if criterion.by is None:
+        return ""
+    if criterion.by == "run":
+        return str(slot.run)
+    if criterion.by == "case":
+        return slot.case or ""
+    if criterion.by == "prompt_sha256":
+        return slot.prompt_sha256  # registered, so known also of a rep that never was
+    value: Any = slot.handoff
+    for name in criterion.by.split("."):  # producer.identity, receiver.host
+        value = None if value is None else value[name]
+    return None if value is None else str(value)
+
+
+def _run_samples(slots: Sequence[Slot]) -> list[Sample]:
+    """The burst ratio of each run: errored as soon as one of its reps is, else missing or untrusted with them."""
+    samples = []
+    burst = METRICS[metrics.BURST]
+    for run in sorted({slot.run for slot in slots}):
+        reps = [slot for slot in slots if slot.run == run and slot.case is None]
+        classes = {slot.rep_class for slot in reps}
+        seen = [_observe(burst, slot.handoff) for slot in reps if slot.rep_class == "measured" and slot.handoff]
+        values = [item.value for item in seen if isinstance(item.value, Fraction)]
+        if "errored" in classes:
+            samples.append(Sample(None, run, None, "errored", None))
+        elif any(item.untrusted for item in seen):
+            samples.append(Sample(None, run, None, "untrusted", None))
+        elif len(values) < len(reps) or (ratio := metrics.burst_ratio(values)) is None:
+            samples.append(Sample(None, run, None, "missing", None))
+        else:
+            samples.append(Sample(None, run, None, "measured", ratio))
+    return samples
+
+
+# Judging them
 
 
 @dataclass(frozen=True)
@@ -66,7 +170,7 @@ def _extremes(criterion: Criterion, metric: Metric, samples: Sequence[Sample]) -
         return -inf, inf  # an unknown value can turn a slope either way
     low = _aggregate(criterion, [_stand_in(criterion, metric, item, metric.low, -inf) for item in samples])
     high = _aggregate(criterion, [_stand_in(criterion, metric, item, metric.high, inf) for item in samples])
-    return low, high
+    return (-inf, inf) if low is None or high is None else (low, high)
 
 
 def document(criterion: Criterion, judgement: Judgement, metric: Metric, samples: Sequence[Sample]) -> dict[str, Any]:
@@ -125,22 +229,28 @@ def _counts(criterion: Criterion, sample: Sample) -> bool:
     return sample.rep_class == "measured" or (sample.rep_class == "errored" and criterion.aggregate not in _VALUE_ONLY)
 
 
-def _stand_in(
-    criterion: Criterion, metric: Metric, sample: Sample, end: Fraction | None, beyond: float
-) -> tuple[int, Number]:
-    """A sample's number when what is unknown is at one end: (rep, value)."""
-    rep = sample.rep or 0
+def _stand_in(criterion: Criterion, metric: Metric, sample: Sample, end: Fraction | None, beyond: float) -> _Point:
+    """A sample's number when what is unknown is at one end."""
     if isinstance(sample.value, Fraction):  # deaths have their value whatever became of the rep
-        return rep, sample.value
+        return _Point(sample, sample.value)
     if sample.rep_class == "errored" and criterion.aggregate not in _VALUE_ONLY:
         if metric.kind == "acknowledgement":
-            return rep, Fraction(0)
-        return rep, -inf if criterion.op in _MORE_IS_BETTER else inf
-    return rep, beyond if end is None else end
+            return _Point(sample, Fraction(0))
+        return _Point(sample, -inf if criterion.op in _MORE_IS_BETTER else inf)
+    return _Point(sample, beyond if end is None else end)
 
 
-def _aggregate(criterion: Criterion, points: Sequence[tuple[int, Number]]) -> Number:
-    values = [value for _, value in points]
+@dataclass(frozen=True)
+class _Point:
+    """A number for one sample: what was measured, or what stands in for it."""
+
+    sample: Sample
+    value: Number
+
+
+def _aggregate(criterion: Criterion, points: Sequence[_Point]) -> Number | None:
+    """The aggregate; None for a trend without two points in any run."""
+    values = [point.value for point in points]
     name = criterion.aggregate
     if name == "sum":
         return sum(values, Fraction(0))
@@ -156,11 +266,18 @@ def _aggregate(criterion: Criterion, points: Sequence[tuple[int, Number]]) -> Nu
     if name == "last":
         return values[-1]
     if name == "trend":
-        known = [(rep, value) for rep, value in points if isinstance(value, Fraction)]
-        return theil_sen(known) or Fraction(0)
+        return theil_sen(_series_of_runs(points))
     rank = percentile_rank(name, len(values))
     assert rank is not None, name
     return nearest_rank(values, rank)
+
+
+def _series_of_runs(points: Sequence[_Point]) -> list[list[tuple[int, Fraction]]]:
+    runs: dict[int, list[tuple[int, Fraction]]] = {}
+    for point in points:
+        if isinstance(point.value, Fraction):
+            runs.setdefault(point.sample.run, []).append((point.sample.rep or 0, point.value))
+    return list(runs.values())
 
 
 def _observed(criterion: Criterion, metric: Metric, samples: Sequence[Sample]) -> Value | None:
@@ -168,17 +285,17 @@ def _observed(criterion: Criterion, metric: Metric, samples: Sequence[Sample]) -
     errored = [item for item in samples if item.rep_class == "errored"]
     if errored and metric.kind not in {"acknowledgement", "deaths"} and criterion.aggregate not in _VALUE_ONLY:
         return None
-    points: list[tuple[int, Number]] = []
+    points: list[_Point] = []
     for item in samples:
         if item.rep_class == "measured" and isinstance(item.value, Fraction):
-            points.append((item.rep or 0, item.value))
+            points.append(_Point(item, item.value))
         elif item.rep_class == "errored" and metric.kind in {"acknowledgement", "deaths"}:
-            points.append((item.rep or 0, item.value if isinstance(item.value, Fraction) else Fraction(0)))
+            points.append(_Point(item, item.value if isinstance(item.value, Fraction) else Fraction(0)))
     ends = {"first": samples[:1], "last": samples[-1:]}.get(criterion.aggregate)
     if not points or (ends and ends[0].rep_class != "measured"):
         return None
-    if criterion.aggregate.startswith("p") and percentile_rank(criterion.aggregate, len(points)) is None:
-        return None
+    if not carries_percentile(criterion.aggregate, len(points)):
+        return None  # of so few it would be their minimum or maximum under another name
     value = _aggregate(criterion, points)
     return value if isinstance(value, Fraction) else None
 

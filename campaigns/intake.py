@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from campaigns.verdict import JOURNAL_BROKEN
 from ledger.store import Draft, Ledger
 from producer.journal import GENESIS, Journal
-from receipts.errors import EvidenceError
+from receipts.errors import EvidenceError, SoakledgerError
 from receipts.events import DeathEvent, JournalRecord
 from receipts.leaves import Deviation, ProcessEvent
 
@@ -27,12 +28,8 @@ class Intake:
     def take(self) -> list[JournalRecord]:
         """Append every journal record that this ledger lacks, in one transaction; returns them."""
         self._learn()
-        try:
-            self._require_same_past()
-            fresh = list(self.journal.read(self._taken + 1))
-        except (EvidenceError, OSError) as error:
-            self._deviate("journal-broken", str(error))
-            return []
+        fresh: list[tuple[JournalRecord, str]] = []
+        fault = self._read(fresh)
         drafts = [
             Draft("process_event", f"{record.lane}/{record.n}", self._event(record, digest).document())
             for record, digest in fresh
@@ -40,7 +37,21 @@ class Intake:
         if drafts:
             self.ledger.append_many(drafts)
             self._taken, self._head = fresh[-1][0].n, fresh[-1][1]
+        if fault is not None:
+            self._deviate(JOURNAL_BROKEN, fault)
         return [record for record, _ in fresh]
+
+    def _read(self, fresh: list[tuple[JournalRecord, str]]) -> str | None:
+        """Put every further record of one chain into ``fresh``; says what is wrong with the journal, if anything is."""
+        try:
+            self._require_same_past()
+            end = self.journal.head().n
+            for item in self.journal.read(self._taken + 1):
+                fresh.append(item)
+        except (SoakledgerError, OSError) as error:
+            return str(error)
+        last = fresh[-1][0].n if fresh else self._taken
+        return None if last >= end else f"record {last + 1} of the journal is missing; its last is {end}"
 
     def _learn(self) -> None:
         """Once: how far this ledger is, from its own entries."""
@@ -72,7 +83,11 @@ class Intake:
     def _deviate(self, what: str, text: str) -> None:
         subject = f"{self.campaign}/{self.attempt}" if self.campaign else ""
         data = Deviation(
-            campaign=self.campaign, attempt=self.attempt, what=what, text=text, evidence={"taken": self._taken}
+            campaign=self.campaign,
+            attempt=self.attempt,
+            what=what,
+            text=text,
+            evidence={"lane": self.journal.lane, "taken": self._taken},
         )
         if not any(
             entry.data == data.document() for entry in self.ledger.entries(kinds={"deviation"}, subject=subject)

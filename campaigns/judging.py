@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from campaigns.evaluator import source_sha256
-from campaigns.verdict import EntryView, check_numbers, judge
+from campaigns.verdict import EntryView, judge
 from ledger.entry import Entry
 from ledger.store import Ledger
 from receipts import canonical
@@ -112,6 +113,25 @@ def check_files(ledger: Ledger, campaign: str, attempt: int) -> None:
             where=f"{campaign}/{attempt}",
             next_step="run `soakledger ledger verify`, and put the original files back",
         )
+
+
+def check_numbers(entries: Sequence[EntryView], attempt: int) -> list[str]:
+    """Gaps in the running numbers of each stage, and numbers that ``attempt_close`` knows and no receipt has."""
+    seen: dict[str, list[int]] = {}
+    faults = []
+    for entry in entries:
+        if entry.kind == "receipt" and entry.data["attempt"] == attempt:
+            seen.setdefault(entry.data["stage"], []).append(entry.data["n"])
+    last: dict[str, int] = {}
+    for entry in entries:
+        if entry.kind == "attempt_close" and entry.data["attempt"] == attempt:
+            last.update({stage["stage"]: stage["last_n"] for stage in entry.data["stages"]})
+    for stage in sorted(seen.keys() | last.keys()):
+        numbers = seen.get(stage, [])
+        expected = range(1, max([*numbers, last.get(stage, 0)], default=0) + 1)
+        faults += [f"stage {stage}: receipt {n} is missing" for n in expected if n not in set(numbers)]
+        faults += [f"stage {stage}: receipt {n} stands twice" for n in sorted(set(numbers)) if numbers.count(n) > 1]
+    return faults
 
 
 def _file_fault(ledger: Ledger, entry: Entry) -> str | None:

@@ -53,6 +53,16 @@ AGGREGATES: Final[Mapping[str, frozenset[str]]] = {
 }
 """Aggregates that mean something, by kind of metric; a rate has no sum, a digest only a number of values."""
 
+SAME_GROUP: Final[Mapping[str, frozenset[str]]] = {
+    "handoff.payload_root": frozenset({"payload_root"}),
+    "handoff.tensors_root": frozenset({"tensors_root", "payload_root"}),
+    "handoff.payload_bytes": frozenset({"payload_bytes", "payload_root", "tensors_root"}),
+}
+"""Fields that fix a metric's value: grouped by one of them, every group holds one value whatever happened."""
+
+MEAN_OF_RATES_SAMPLES: Final = 256
+"""A mean of rates has the product of their durations below its line: of so many it still prints exactly."""
+
 NO_SECOND_BOUND: Final = frozenset({"acknowledgement", "deaths", "digest", "identity"})
 
 
@@ -71,6 +81,8 @@ class MetricFacts(Protocol):
     def stage_kinds(self) -> frozenset[str]: ...
     @property
     def transfers(self) -> frozenset[str]: ...
+    @property
+    def modes(self) -> frozenset[str]: ...
 
 
 Metrics = Mapping[str, MetricFacts]
@@ -81,6 +93,7 @@ class LaneTerms:
     """What of a lane decides whether a spec can be run on it."""
 
     transfer: str
+    mode: str
     watchdog_s: int
     context_tokens: int
 
@@ -105,12 +118,13 @@ def check_against_lane(spec: CampaignSpec, lane: LaneTerms, metrics: Metrics | N
     table = known_metrics() if metrics is None else metrics
     reasons = []
     for criterion in spec.criteria:
-        transfers = table[criterion.metric].transfers
-        if lane.transfer not in transfers:
-            reasons.append(
-                f"criterion {criterion.name}: {criterion.metric} needs transfer {' or '.join(sorted(transfers))}; "
-                f"the lane has {lane.transfer}"
-            )
+        metric = table[criterion.metric]
+        for what, needed, has in (("transfer", metric.transfers, lane.transfer), ("mode", metric.modes, lane.mode)):
+            if has not in needed:
+                reasons.append(
+                    f"criterion {criterion.name}: {criterion.metric} needs {what} {' or '.join(sorted(needed))}; "
+                    f"the lane has {has}"
+                )
     for stage in spec.stages:
         if isinstance(stage, SoakStage):
             reasons += _stage_against_lane(stage, lane)
@@ -149,7 +163,7 @@ def _refusals(data: Mapping[str, Any], metrics: Metrics) -> Iterator[_Refusal]:
         if isinstance(stage, PreflightStage | SoakStage) and not isinstance(stage, UnbuiltStage):
             read.setdefault(stage.name, stage)
         if isinstance(stage, SoakStage):
-            yield from _soak_refusals(stage, ("stage", index), criteria)
+            yield from _soak_refusals(stage, ("stage", index), criteria, metrics)
     names = [item["name"] for item in stages if isinstance(item, Mapping) and isinstance(item.get("name"), str)]
     for index, item in enumerate(criteria):
         if isinstance(item, Mapping):
@@ -185,11 +199,14 @@ def _duplicates(key: str, items: Sequence[Any]) -> Iterator[_Refusal]:
             seen.add(name)
 
 
-def _soak_refusals(stage: SoakStage, at: KeyPath, criteria: Sequence[Any]) -> Iterator[_Refusal]:
+def _soak_refusals(stage: SoakStage, at: KeyPath, criteria: Sequence[Any], metrics: Metrics) -> Iterator[_Refusal]:
     if stage.watchdog_s is not None and stage.watchdog_s >= stage.rep_deadline_s:
         yield (*at, "watchdog_s"), f"{stage.watchdog_s} is not below rep_deadline_s {stage.rep_deadline_s}", None
     looked_at = any(
-        isinstance(item, Mapping) and item.get("stage") == stage.name and item.get("include_control") is True
+        isinstance(item, Mapping)
+        and item.get("stage") == stage.name
+        and item.get("include_control") is True
+        and not _sees_no_control(metrics, item.get("metric"))
         for item in criteria
     )
     if stage.control is not None and not looked_at:
@@ -198,6 +215,11 @@ def _soak_refusals(stage: SoakStage, at: KeyPath, criteria: Sequence[Any]) -> It
             "no criterion of this stage has include_control = true: the control decides nothing",
             None,
         )
+
+
+def _sees_no_control(metrics: Metrics, name: Any) -> bool:
+    metric = metrics.get(name) if isinstance(name, str) else None
+    return metric is not None and (metric.kind == "deaths" or metric.scope != "rep")
 
 
 def _reference_refusals(
@@ -217,9 +239,12 @@ def _criterion_refusals(criterion: Criterion, at: KeyPath, stages: _Stages, metr
     allowed = AGGREGATES.get(metric.kind, frozenset())
     if family not in allowed:
         listed = " | ".join(sorted(allowed))
-        yield (*at, "aggregate"), f"{criterion.aggregate} says nothing of a {metric.kind}; use {listed}", None
+        article = "an" if metric.kind[0] in "aeiou" else "a"
+        yield (*at, "aggregate"), f"{criterion.aggregate} says nothing of {article} {metric.kind}; use {listed}", None
     if criterion.by is not None and criterion.aggregate != "distinct":
         yield (*at, "by"), 'is only for aggregate = "distinct"', None
+    elif criterion.by in SAME_GROUP.get(criterion.metric, frozenset()):
+        yield (*at, "by"), f"every group of one {criterion.by} has one {criterion.metric}: it decides nothing", None
     if criterion.op == "==" and family != "distinct" and metric.kind not in ("acknowledgement", "deaths"):
         yield (*at, "op"), f"== has no failing end on a {metric.kind}; use >= or <=", None
     yield from _second_bound_refusals(criterion, at, metric)
@@ -232,7 +257,7 @@ def _criterion_refusals(criterion: Criterion, at: KeyPath, stages: _Stages, metr
     if isinstance(stage, SoakStage):
         yield from _sample_refusals(criterion, at, stage, metric)
     if family in allowed:
-        yield from _bound_refusals(criterion, at, samples_of(stage, metric.scope, criterion.include_control), metric)
+        yield from _bound_refusals(criterion, at, stage, metric)
 
 
 def _second_bound_refusals(criterion: Criterion, at: KeyPath, metric: MetricFacts) -> Iterator[_Refusal]:
@@ -258,19 +283,43 @@ def _sample_refusals(criterion: Criterion, at: KeyPath, stage: SoakStage, metric
             (f"{criterion.aggregate} of {samples} samples is rank {rank}, an end of them: use min or max"),
             None,
         )
-    if criterion.aggregate == "trend" and samples < TREND_SAMPLES:
-        yield (*at, "aggregate"), f"trend needs {TREND_SAMPLES} samples; there are {samples}", None
-    if criterion.include_control and stage.control is None:
-        yield (*at, "include_control"), f"stage {stage.name} has no control", None
-    if criterion.include_control and metric.scope != "rep":
-        yield (
-            (*at, "include_control"),
-            f"{criterion.metric} is one value a {metric.scope}; controls are not in it",
-            None,
-        )
+    if criterion.aggregate == "trend":
+        yield from _trend_refusals(criterion, at, stage, metric)
+    if criterion.aggregate == "mean" and metric.kind == "rate":
+        most = MEAN_OF_RATES_SAMPLES if metric.scope == "rep" else MEAN_OF_RATES_SAMPLES // BURST_RATIO_REPS
+        if samples > most:
+            yield (*at, "aggregate"), f"mean of rates is exact up to {most} samples, not {samples}: use median", None
+    if criterion.include_control:
+        yield from _control_refusals(criterion, at, stage, metric)
 
 
-def _bound_refusals(criterion: Criterion, at: KeyPath, samples: int, metric: MetricFacts) -> Iterator[_Refusal]:
+def _trend_refusals(criterion: Criterion, at: KeyPath, stage: SoakStage, metric: MetricFacts) -> Iterator[_Refusal]:
+    if metric.scope != "rep":
+        yield (*at, "aggregate"), f"trend is a slope per rep; {criterion.metric} is one value a {metric.scope}", None
+    elif stage.reps < TREND_SAMPLES:
+        yield (*at, "aggregate"), f"trend needs {TREND_SAMPLES} reps a run; the stage has {stage.reps}", None
+
+
+def _control_refusals(criterion: Criterion, at: KeyPath, stage: SoakStage, metric: MetricFacts) -> Iterator[_Refusal]:
+    why = None
+    if stage.control is None:
+        why = f"stage {stage.name} has no control"
+    elif metric.kind == "deaths":
+        why = f"{criterion.metric} counts every death from the stage's start to its close: controls are in it anyway"
+    elif metric.scope != "rep":
+        why = f"{criterion.metric} is one value a {metric.scope}; controls are not in it"
+    elif criterion.aggregate == "trend":
+        why = "a control has no place among the reps that a trend runs over"
+    if why is not None:
+        yield (*at, "include_control"), why, None
+
+
+def _bound_refusals(
+    criterion: Criterion, at: KeyPath, stage: PreflightStage | SoakStage, metric: MetricFacts
+) -> Iterator[_Refusal]:
+    samples = samples_of(stage, metric.scope, criterion.include_control and metric.kind != "deaths")
+    if criterion.aggregate == "distinct" and isinstance(stage, SoakStage):
+        samples = _largest_group(criterion, stage)
     low, high = _attainable(criterion.aggregate, samples, metric)
     value, op, whole = criterion.value, criterion.op, criterion.aggregate == "distinct"
     never = {
@@ -294,6 +343,16 @@ def _bound_refusals(criterion: Criterion, at: KeyPath, samples: int, metric: Met
         yield (*at, "value"), f"no value can meet {op} {decimal_text(value)}: {shown}", None
     elif always:
         yield (*at, "value"), f"every value meets {op} {decimal_text(value)}: {shown}", None
+
+
+def _largest_group(criterion: Criterion, stage: SoakStage) -> int:
+    """The most samples that one group of ``by`` can hold."""
+    controls = 2 if criterion.include_control and stage.control is not None else 0
+    if criterion.by == "run":
+        return stage.reps + controls
+    if criterion.by == "case":
+        return stage.runs * max(stage.reps, controls)
+    return stage.runs * (stage.reps + controls)
 
 
 def _attainable(aggregate: str, samples: int, metric: MetricFacts) -> tuple[Fraction | None, Fraction | None]:

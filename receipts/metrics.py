@@ -6,10 +6,14 @@ function gives an Observation: the value, or why there is none to trust.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import base64
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Final, Literal
+
+from receipts import canonical
 
 Kind = Literal["acknowledgement", "deaths", "duration", "rate", "digest", "identity", "size", "count"]
 Scope = Literal["rep", "run", "stage"]
@@ -46,6 +50,8 @@ class Metric:
     high: Fraction | None
     stage_kinds: frozenset[str]
     transfers: frozenset[str]
+    modes: frozenset[str]
+    """Producer modes in which this release can observe it; exact is not built yet, so it is in none."""
     of_body: Callable[[Body], Observation] | None
     """From a handoff's body; None for metrics of events, of admissions and of runs."""
 
@@ -132,6 +138,7 @@ def _duration(elapsed_ns: int, slept_ns: int) -> Observation:
 _SOAK: Final = frozenset({"soak"})
 _ANY: Final = frozenset({"after", "streaming"})
 _AFTER: Final = frozenset({"after"})
+_BUILT_MODES: Final = frozenset({"native"})
 _ZERO: Final = Fraction(0)
 
 BURST_RATIO: Final = "handoff.burst_last3_over_first3"
@@ -139,6 +146,9 @@ ACKNOWLEDGED: Final = "handoff.acknowledged"
 DEATHS: Final = "producer.deaths"
 BURST: Final = "handoff.burst_gbps"
 BURST_REPS: Final = 3
+ACK_LABEL: Final = b"soakledger/ack/1\n"
+_NO_RECORD: Final = "sha256:" + "0" * 64
+"""What record 1 names as the one before it."""
 
 
 def _metric(
@@ -152,7 +162,7 @@ def _metric(
     high: Fraction | None = None,
     transfers: frozenset[str] = _ANY,
 ) -> Metric:
-    return Metric(name, unit, kind, scope, low, high, _SOAK, transfers, of_body)
+    return Metric(name, unit, kind, scope, low, high, _SOAK, transfers, _BUILT_MODES, of_body)
 
 
 METRICS: Final[Mapping[str, Metric]] = {
@@ -183,6 +193,103 @@ def burst_ratio(bursts: list[Fraction]) -> Fraction | None:
     return sum(bursts[-BURST_REPS:], _ZERO) / first
 
 
+def is_acknowledged(handoff: Body, admission: Body | None, opened: Body, enrollment: Body | None) -> bool:
+    """Whether a handoff counts as acknowledged: every part of its proof holds for the identity of its attempt.
+
+    The outcome is ``acknowledged``, the admission receipt is there with the digest that the handoff names, both roots
+    are equal, the producer is the enrolled one (``opened`` is the attempt's ``attempt_open``), and the signature
+    verifies with the public key of the attempt's ``enrollment``.
+    """
+    receiver, producer = handoff["receiver"], handoff["producer"]
+    if handoff["outcome"] != "acknowledged" or None in (admission, receiver, producer, enrollment):
+        return False
+    assert admission is not None and enrollment is not None
+    if canonical.sha256(canonical.file_bytes(dict(admission))) != receiver["admission"]:
+        return False
+    if admission["handoff_id"] != handoff["handoff_id"] or admission["root"] != receiver["root"]:
+        return False
+    if handoff["payload_root"] != receiver["root"] or admission["prompt_sha256"] != handoff["prompt_sha256"]:
+        return False
+    if any(producer[name] != opened[name] for name in ("identity", "cache_identity")):
+        return False  # bytes of another identity are comparable with nothing that was registered
+    return receiver["enrollment_seq"] == opened["enrollment_seq"] and _signature_holds(enrollment, handoff, admission)
+
+
+def _signature_holds(enrollment: Body, handoff: Body, admission: Body) -> bool:
+    """The receiver's Ed25519 signature over what it admitted (DESIGN section 9), with the enrolled public key."""
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+    producer = handoff["producer"]
+    statement = {
+        "lane": enrollment["lane"],
+        "receiver": enrollment["receiver"],
+        "identity": producer["identity"],
+        "cache_identity": producer["cache_identity"],
+        "mode": producer["mode"],
+        "handoff_id": handoff["handoff_id"],
+        "prompt_sha256": handoff["prompt_sha256"],
+        "root": handoff["payload_root"],
+        "total_bytes": handoff["payload_bytes"],
+        "nonce_p": admission["nonces"]["p"],
+        "nonce_r": admission["nonces"]["r"],
+    }
+    try:
+        key = Ed25519PublicKey.from_public_bytes(_raw(enrollment["receiver_public_key"]))
+        key.verify(_raw(admission["sig"]), ACK_LABEL + canonical.dumps(statement))
+    except (InvalidSignature, ValueError):
+        return False
+    return True
+
+
+def _raw(text: str) -> bytes:
+    prefix, _, encoded = text.partition(":")
+    if prefix != "ed25519":
+        raise ValueError("not an ed25519 key or signature")
+    return base64.b64decode(encoded, validate=True)
+
+
+def is_gapless(events: Sequence[Body], heads: Sequence[Body]) -> bool:
+    """Whether the journal that was taken in is one chain from record 1, and the one that the handoffs saw.
+
+    ``events``: data of ``process_event`` entries; ``heads``: {n, head} of each handoff, in their order. A head that is
+    not in the chain, or a shorter one after a longer, says that the journal was cut or forked between reps.
+    """
+    records = sorted(events, key=journal_n)
+    digests = [_NO_RECORD]
+    for n, event in enumerate(records, 1):
+        record = event["record"]
+        if record["n"] != n or record["prev"] != digests[-1]:
+            return False
+        if canonical.sha256(canonical.file_bytes(dict(record))) != event["record_sha256"]:
+            return False
+        digests.append(event["record_sha256"])
+    if not records or any(later["n"] < earlier["n"] for earlier, later in itertools.pairwise(heads)):
+        return False
+    return all(head["n"] < len(digests) and digests[head["n"]] == head["head"] for head in heads)
+
+
+def deaths_on(events: Sequence[Body], host: str, boot_id: str) -> list[tuple[int, Body, bool]]:
+    """(died_ns, body, injected) of each death there; an instance dies once, as its first record says."""
+    seen: set[str] = set()
+    found = []
+    for event in sorted(events, key=journal_n):
+        record = event["record"]
+        if record["kind"] != "death" or record["boot_id"] != boot_id or record["host"] != host:
+            continue
+        body = record["body"]
+        name = instance_text(body["instance"])
+        if name not in seen:
+            seen.add(name)
+            found.append((int(body["died_ns"]), body, bool(event["injected"])))
+    return found
+
+
+def journal_n(event: Body) -> int:
+    """The number of a taken-in record in its journal."""
+    return int(event["record"]["n"])
+
+
 def measure_receipt(envelope: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     """Rows ``(metric, exact, shown)`` of one receipt for people's queries; a metric without a value has no row."""
     if envelope["kind"] != "handoff":
@@ -208,18 +315,30 @@ def shown_text(value: Value, *, up: bool = False) -> str:
         return value
     if value == 0:
         return "0"
-    size, exponent = abs(value), 0
-    while size >= 10**SHOWN_DIGITS:
-        size, exponent = size / 10, exponent + 1
-    while size < 10 ** (SHOWN_DIGITS - 1):
-        size, exponent = size * 10, exponent - 1
-    away = up == (value > 0)
-    digits = -(-size.numerator // size.denominator) if away else size.numerator // size.denominator
-    return ("-" if value < 0 else "") + _placed(digits, exponent)
+    exponent = _magnitude(abs(value)) - SHOWN_DIGITS
+    scaled = value / 10**exponent if exponent >= 0 else value * 10**-exponent
+    digits = -(-scaled.numerator // scaled.denominator) if up else scaled.numerator // scaled.denominator
+    return ("-" if value < 0 else "") + _placed(abs(digits), exponent)
+
+
+def _magnitude(size: Fraction) -> int:
+    """The least e with ``size`` < 10^e, from the lengths in bits and a comparison or two where they leave it open."""
+    bits = size.numerator.bit_length() - size.denominator.bit_length()  # 2^(bits - 1) < size < 2^(bits + 1)
+    least = (bits - 1) * 30103 // 100_000 - 1  # log10(2) is 4·10^-9 less: never too high under 10^8 bits
+    while not _is_below(size, least):
+        least += 1
+    return least
+
+
+def _is_below(size: Fraction, exponent: int) -> bool:
+    numerator, denominator = size.as_integer_ratio()
+    if exponent >= 0:
+        return bool(numerator < denominator * 10**exponent)
+    return bool(numerator * 10**-exponent < denominator)
 
 
 def _placed(digits: int, exponent: int) -> str:
     if exponent >= 0:
-        return str(digits * 10**exponent)
+        return str(digits) + "0" * exponent
     text = str(digits).rjust(1 - exponent, "0")
     return f"{text[:exponent]}.{text[exponent:]}".rstrip("0").rstrip(".")

@@ -274,7 +274,8 @@ def sample_requirements(pyproject: str) -> tuple[list[str], list[str]]:
 
 def heal_and_check(plan: Plan, label: str) -> None:
     """Remove the vision packages where they break the import of models, then prove that vLLM imports."""
-    present = [name for name in VISION_PACKAGES if _runs(plan, _is_installed(name))]
+    is_there = "import importlib.util, sys; sys.exit(importlib.util.find_spec({!r}) is None)"
+    present = [name for name in VISION_PACKAGES if _runs(plan, is_there.format(name))]
     if present and not _runs(plan, "import torchvision"):
         if _run(plan, [str(plan.python), "-m", "pip", "uninstall", "-y", *present], label) != 0:
             raise _pip_failed(plan)
@@ -288,10 +289,6 @@ def check_core(plan: Plan, label: str) -> None:
     """The command answers."""
     if _run(plan, [str(plan.venv / "bin" / "soakledger"), "--version"], label) != 0:
         raise BootstrapError(f"soakledger does not start:\n{_tail(plan.log)}")
-
-
-def _is_installed(name: str) -> str:
-    return f"import importlib.util as u, sys; sys.exit(u.find_spec({name!r}) is None)"
 
 
 # --- Running pip ----------------------------------------------------------------------------------------------------

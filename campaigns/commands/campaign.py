@@ -186,6 +186,7 @@ def _require_runnable(loaded: LoadedSpec, lane_file: Path) -> None:
     lane = load_lane(lane_file)
     terms = LaneTerms(
         transfer=lane.path.transfer,
+        mode=lane.receiver.producer_mode,
         watchdog_s=lane.producer.watchdog_s,
         context_tokens=lane.producer.context_tokens,
     )

@@ -55,12 +55,14 @@ class Attempt:
             "attempt": self.number,
             "lane": "loopback",
             "identity": IDENTITY,
+            "cache_identity": CACHE,
             "registration_seq": registered.seq,
             "spec_sha256": canonical.sha256(self.spec),
             "checkpoint_note_sha256": "sha256:" + "3" * 64,
             "enrollment_seq": 0,
             "host": "here",
             "boot_id": "b",
+            "at_ns": str(self.at),
         }
         self.add("attempt_open", f"{self.campaign}/{self.number}", opened)
         self.started = self.at
@@ -89,14 +91,19 @@ class Attempt:
             },
         )
 
-    def event(self, kind: str, body: dict[str, Any]) -> None:
+    def head(self) -> dict[str, Any]:
+        """The journal's head as a handoff sees it now."""
+        events = [entry.data for entry in self.entries if entry.kind == "process_event"]
+        return {"n": self.journal, "head": events[-1]["record_sha256"] if events else "sha256:" + "0" * 64}
+
+    def event(self, kind: str, body: dict[str, Any], host: str = "here") -> None:
         before = [entry.data for entry in self.entries if entry.kind == "process_event"]
         self.journal += 1
         record = {
             "n": self.journal,
             "prev": before[-1]["record_sha256"] if before else "sha256:" + "0" * 64,
             "lane": "loopback",
-            "host": "here",
+            "host": host,
             "boot_id": "b",
             "kind": kind,
             "body": body,
@@ -124,19 +131,22 @@ class Attempt:
         signed: bool = True,
         slept_s: int = 0,
         backwards: bool = False,
+        identity: str = IDENTITY,
+        cache_identity: str = CACHE,
     ) -> None:
         """One handoff with its admission; ``gbps`` fixes the burst exactly, ``total_s`` the runner's span."""
         prompt = self.soak["control" if case else "prompt"]["prompt_sha256"]
         content = bytes_of or prompt
         root = canonical.blake3_digest(f"{prompt}{content}".encode())
-        handoff_id = f"{run:02x}{rep:02x}{'c' if case else '0'}".ljust(32, "0")
+        again = sum(entry.kind == "receipt" for entry in self.entries)
+        handoff_id = f"{self.number:02x}{run:02x}{rep:02x}{'c' if case else '0'}{again:04x}".ljust(32, "0")
         started, ended = self.at, self.at + total_s * SECOND
         self.at = ended
         burst_ns = Fraction(BYTES * 8) / Fraction(gbps)
         acknowledged = outcome == "acknowledged"
         statement = {
-            "lane": "loopback", "receiver": "here", "identity": IDENTITY, "cache_identity": CACHE, "mode": "native",
-            "handoff_id": handoff_id, "prompt_sha256": prompt, "root": root, "total_bytes": BYTES,
+            "lane": "loopback", "receiver": "here", "identity": identity, "cache_identity": cache_identity,
+            "mode": "native", "handoff_id": handoff_id, "prompt_sha256": prompt, "root": root, "total_bytes": BYTES,
             "nonce_p": "4" * 64, "nonce_r": "5" * 64,
         }  # fmt: skip
         signature = KEY.sign(
@@ -149,8 +159,8 @@ class Attempt:
         if acknowledged and admitted:
             self.receipt("admission", (case, run, rep), admission)
         producer = {
-            "host": "here", "boot_id": "b", "pid": pid, "start_ticks": "9", "identity": IDENTITY,
-            "cache_identity": CACHE, "mode": "native", "journal": {"n": self.journal, "head": "sha256:" + "0" * 64},
+            "host": "here", "boot_id": "b", "pid": pid, "start_ticks": "9", "identity": identity,
+            "cache_identity": cache_identity, "mode": "native", "journal": self.head(),
             "request_ns": str(started), "compute_start_ns": str(started), "last_token_ns": str(started + SECOND),
             "first_byte_ns": str(started + SECOND), "ack_ns": str(started + SECOND + round(burst_ns)),
             "awake_start_ns": "0", "awake_end_ns": str(total_s * SECOND), "free_blocks": 7, "rss_bytes": 8, "fds": 9,
@@ -188,12 +198,18 @@ class Attempt:
         )
 
     def death(
-        self, *, site: str = "watchdog", status: int | None = 75, pid: int = 4711, injected: bool = False
+        self,
+        *,
+        site: str = "watchdog",
+        status: int | None = 75,
+        pid: int = 4711,
+        injected: bool = False,
+        host: str = "here",
     ) -> None:
         """A death a tenth of a second from now."""
         self.at += SECOND // 10
-        instance = {"host": "here", "boot_id": "b", "pid": pid, "start_ticks": "9"}
-        self.event("death", {"instance": instance, "site": site, "status": status, "died_ns": str(self.at)})
+        instance = {"host": host, "boot_id": "b", "pid": pid, "start_ticks": "9"}
+        self.event("death", {"instance": instance, "site": site, "status": status, "died_ns": str(self.at)}, host)
         if injected:
             last = self.entries[-1]
             self.entries[-1] = EntryView(last.seq, last.kind, last.subject, {**last.data, "injected": True})

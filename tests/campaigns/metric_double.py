@@ -8,6 +8,7 @@ from fractions import Fraction
 SOAK = frozenset({"soak"})
 BOTH = frozenset({"after", "streaming"})
 AFTER = frozenset({"after"})
+NATIVE = frozenset({"native"})
 
 
 @dataclass(frozen=True)
@@ -18,6 +19,7 @@ class Metric:
     high: Fraction | None = None
     stage_kinds: frozenset[str] = SOAK
     transfers: frozenset[str] = BOTH
+    modes: frozenset[str] = NATIVE
 
 
 METRICS = {

@@ -101,6 +101,29 @@ def test_a_trend_with_a_rep_missing_is_not_decided() -> None:
     assert outcome(rule("trend", ">=", "-1"), BURST, [*measured(3, 3, 3), lost(4, "missing")]) == "invalid"
 
 
+def test_the_trend_of_two_runs_is_that_within_each() -> None:
+    # 1, 2, 3 and 101, 102, 103: every slope within a run is 1, and four of nine from run to run are 50 and more.
+    rising = [
+        Sample(None, run, rep, "measured", Fraction(100 * run + rep - 100), "") for run in (1, 2) for rep in (1, 2, 3)
+    ]
+    backwards = [*rising[3:], *rising[:3]]
+    for samples in (rising, backwards):
+        judged = evaluate(rule("trend", "<=", "0"), BURST, samples)
+        assert (judged.outcome, judged.observed) == ("not_met", 1)
+
+
+def test_a_trend_of_which_one_rep_was_seen_is_not_observed_and_no_zero() -> None:
+    judged = evaluate(rule("trend", ">=", "-1"), BURST, [*measured(3), lost(2, "missing"), lost(3, "missing")])
+    assert (judged.outcome, judged.observed) == ("invalid", None)
+
+
+def test_a_percentile_of_fewer_than_carry_it_is_not_observed() -> None:
+    # p75 of four is the third; of the three that were measured it would be their maximum.
+    assert evaluate(rule("p75", "<=", "9"), TOTAL, measured(1, 2, 3, 4)).observed == 3
+    judged = evaluate(rule("p75", "<=", "9"), TOTAL, [*measured(1, 2, 3), lost(4, "missing")])
+    assert (judged.outcome, judged.observed) == ("met", None)  # whatever the fourth was, the third lies under 9
+
+
 def test_the_two_bounds_give_three_outcomes() -> None:
     floor = rule("min", ">=", "3", deviate_to="2")
     assert [grade(floor, Fraction(value)) for value in (3, 2, 1)] == ["met", "deviation", "not_met"]
@@ -161,7 +184,7 @@ AGGREGATES = {
     "first": lambda values: values[0], "last": lambda values: values[-1],
     "p50": lambda values: sorted(values)[-(-50 * len(values) // 100) - 1],
     "p90": lambda values: sorted(values)[-(-90 * len(values) // 100) - 1],
-    "trend": lambda values: theil_sen(list(enumerate(values, 1))),
+    "trend": lambda values: theil_sen([list(enumerate(values, 1))]),
 }  # fmt: skip
 
 CLASSES = st.sampled_from(["measured", "measured", "untrusted", "missing"])

@@ -27,7 +27,7 @@ def test_the_field_spec_holds_the_chapters_real_cell() -> None:
     assert (cell["prompt"]["tokens"], cell["control"]["tokens"], soak.reps) == (130815, 130815, 12)
     assert soak.watchdog_s == 900 < soak.rep_deadline_s
     assert {item.name: item.bound_text for item in spec.criteria}["burst-floor"] == ">= 3"
-    assert check_against_lane(spec, LaneTerms("after", 900, 131072), METRICS) == ()
+    assert check_against_lane(spec, LaneTerms("after", "native", 900, 131072), METRICS) == ()
 
 
 def test_a_misspelt_id_is_answered_with_the_nearest() -> None:

@@ -7,7 +7,8 @@ import pytest
 from metric_double import METRICS
 
 from campaigns import spec
-from campaigns.refusals import LaneTerms, check_against_lane, read_spec
+from campaigns.refusals import AGGREGATES, LaneTerms, check_against_lane, read_spec
+from receipts import metrics
 from receipts.errors import FaultsError
 from receipts.prompts import prompt_sha256, seeded_token_ids
 
@@ -115,6 +116,199 @@ def test_a_spec_is_refused_with_one_line_that_says_why(old: str, new: str, told:
     assert told in lines[0]
 
 
+BARE = """\
+schema = "soakledger/campaign/1"
+id = "c"
+family = "c"
+title = "t"
+question = "q"
+not_covered = ["all"]
+[[stage]]
+name = "soak"
+kind = "soak"
+runs = {runs}
+reps = {reps}
+rep_deadline_s = 9
+prompt = {{source = "seeded", seed = 1, tokens = 8, id_range = [3, 9]}}
+control = {{source = "seeded", seed = 2, tokens = 8, id_range = [3, 9]}}
+[[criterion]]
+name = "looks-at-the-control"
+stage = "soak"
+metric = "handoff.tensors_root"
+aggregate = "distinct"
+op = "=="
+value = 2
+include_control = true
+[[criterion]]
+name = "c"
+stage = "soak"
+metric = "{metric}"
+"""
+"""Lines 1 to 26; what a test adds to the last criterion begins in line 27."""
+
+
+def told(metric: str, added: str, *, runs: int = 1, reps: int = 12) -> list[str]:
+    """Faults of a spec whose last criterion is about ``metric`` (of this release), as ``line: key.path: what``."""
+    text = BARE.format(metric=metric, runs=runs, reps=reps) + added
+    try:
+        read_spec(text.encode(), "s")
+    except FaultsError as error:
+        return [fault.removeprefix("s:") for fault in error.faults]
+    return []
+
+
+@pytest.mark.parametrize(
+    ("metric", "added", "fault"),
+    [
+        (
+            "producer.deaths",
+            'aggregate = "sum"\nop = "=="\nvalue = 0\ninclude_control = true',
+            "30: criterion[1].include_control: producer.deaths counts every death from the stage's start to its close",
+        ),
+        (
+            "handoff.burst_last3_over_first3",
+            'aggregate = "min"\nop = ">="\nvalue = 1\ninclude_control = true',
+            "30: criterion[1].include_control: handoff.burst_last3_over_first3 is one value a run",
+        ),
+        (
+            "producer.rss_bytes",
+            'aggregate = "trend"\nop = "<="\nvalue = 1\ninclude_control = true',
+            "30: criterion[1].include_control: a control has no place among the reps",
+        ),
+        (
+            "handoff.burst_last3_over_first3",
+            'aggregate = "trend"\nop = ">="\nvalue = 1',
+            "27: criterion[1].aggregate: trend is a slope per rep; handoff.burst_last3_over_first3 is one value a run",
+        ),
+        (
+            "handoff.payload_root",
+            'aggregate = "distinct"\nop = "=="\nvalue = 1\nby = "payload_root"',
+            "30: criterion[1].by: every group of one payload_root has one handoff.payload_root",
+        ),
+        (
+            "handoff.total_s",
+            'aggregate = "max"\nop = "<="\nvalue = 1\nby = "run"',
+            '30: criterion[1].by: is only for aggregate = "distinct"',
+        ),
+        (
+            "handoff.tensors_root",
+            'aggregate = "distinct"\nop = "<="\nvalue = 2\ndeviate_to = 3',
+            "30: criterion[1].deviate_to: there is no second bound on digest",
+        ),
+        (
+            "producer.instance",
+            'aggregate = "distinct"\nop = "<="\nvalue = 2\ndeviate_to = 3',
+            "30: criterion[1].deviate_to: there is no second bound on identity",
+        ),
+        (
+            "handoff.acknowledged",
+            'aggregate = "sum"\nop = ">="\nvalue = 12\ndeviate_to = 11',
+            "30: criterion[1].deviate_to: there is no second bound on acknowledgement",
+        ),
+        (
+            "producer.deaths",
+            'aggregate = "sum"\nop = "<="\nvalue = 0\ndeviate_to = 1',
+            "30: criterion[1].deviate_to: there is no second bound on deaths",
+        ),
+        (
+            "producer.fds",
+            'aggregate = "distinct"\nop = "<="\nvalue = 2\ndeviate_to = 3',
+            "30: criterion[1].deviate_to: there is no second bound on count",
+        ),
+        (
+            "handoff.total_s",
+            'aggregate = "p95"\nop = "<="\nvalue = 1',
+            "27: criterion[1].aggregate: p95 of 12 samples is rank 12, an end of them",
+        ),
+        (
+            "handoff.total_s",
+            'aggregate = "max"\nop = "=="\nvalue = 1',
+            "28: criterion[1].op: == has no failing end on a duration",
+        ),
+        (
+            "producer.instance",
+            'aggregate = "distinct"\nop = "<="\nvalue = 12\nby = "run"',
+            "29: criterion[1].value: every value meets <= 12",
+        ),
+    ],
+)
+def test_what_makes_no_sense_is_refused_at_its_line_and_key(metric: str, added: str, fault: str) -> None:
+    found = told(metric, added)
+    assert len(found) == 1, found
+    assert found[0].startswith(fault)
+
+
+@pytest.mark.parametrize("metric", sorted(metrics.METRICS))
+def test_every_aggregate_that_says_nothing_of_a_metric_is_refused(metric: str) -> None:
+    meaningful = {
+        "acknowledgement": {"sum", "min", "max", "mean", "first", "last"},
+        "deaths": {"sum", "max", "mean"},
+        "duration": {"sum", "min", "max", "mean", "median", "first", "last", "trend", "p50"},
+        "rate": {"min", "max", "mean", "median", "first", "last", "trend", "p50"},
+        "digest": {"distinct"},
+        "identity": {"distinct"},
+    }
+    numbers = meaningful["duration"] | {"distinct"}
+    kind = metrics.METRICS[metric].kind
+    allowed = meaningful.get(kind, numbers) - ({"trend"} if metrics.METRICS[metric].scope == "run" else set())
+    for aggregate in numbers:
+        more_is_better = kind in {"acknowledgement", "rate"}
+        op, value = (">=", "1") if more_is_better else ("<=", "1")
+        found = told(metric, f'aggregate = "{aggregate}"\nop = "{op}"\nvalue = {value}', runs=3)
+        about = [fault for fault in found if fault.startswith("27: criterion[1].aggregate")]
+        assert bool(about) is (aggregate not in allowed), (aggregate, found)
+        assert aggregate in allowed or f" {kind}" in about[0] or aggregate == "trend"
+
+
+def test_every_kind_of_metric_has_its_aggregates() -> None:
+    assert {metric.kind for metric in metrics.METRICS.values()} == set(AGGREGATES)
+
+
+@pytest.mark.parametrize(
+    ("by", "control", "most"),
+    [("run", False, 12), ("run", True, 14), ("case", False, 36), ("case", True, 36), ("outcome", True, 42)],
+)
+def test_a_bound_on_distinct_values_is_held_against_the_largest_group(by: str, control: bool, most: int) -> None:
+    # Three runs of twelve, each with two controls. Under what a group can hold a bound decides, from there on not.
+    for value, refused in ((most - 1, False), (most, True)):
+        added = f'aggregate = "distinct"\nop = "<="\nvalue = {value}\nby = "{by}"\n'
+        found = told("producer.instance", added + f"include_control = {str(control).lower()}", runs=3)
+        assert bool(found) is refused, (value, found)
+
+
+def test_a_control_that_only_deaths_look_at_decides_nothing() -> None:
+    found = told("producer.deaths", 'aggregate = "sum"\nop = "=="\nvalue = 0\ninclude_control = true')
+    assert len(found) == 1
+    text = BARE.format(metric="producer.deaths", runs=1, reps=12) + 'aggregate = "sum"\nop = "=="\nvalue = 0\n'
+    with pytest.raises(FaultsError, match=r"stage\[0\].control: no criterion of this stage") as caught:
+        read_spec(
+            text.replace("value = 2\ninclude_control = true", "value = 2").encode() + b"include_control = true", "s"
+        )
+    assert len(caught.value.faults) == 2
+
+
+@pytest.mark.parametrize(("runs", "reps", "refused"), [(5, 2, True), (1, 3, False), (2, 3, False)])
+def test_a_trend_needs_three_reps_of_one_run(runs: int, reps: int, refused: bool) -> None:
+    found = told("producer.fds", 'aggregate = "trend"\nop = "<="\nvalue = 1', runs=runs, reps=reps)
+    assert bool(found) is refused, found
+
+
+@pytest.mark.parametrize(
+    ("metric", "runs", "reps", "refused"),
+    [
+        ("handoff.burst_gbps", 1, 256, False),
+        ("handoff.burst_gbps", 1, 257, True),
+        ("handoff.burst_last3_over_first3", 42, 6, False),
+        ("handoff.burst_last3_over_first3", 43, 6, True),
+        ("handoff.total_s", 1, 100_000, False),
+    ],
+)
+def test_a_mean_of_more_rates_than_print_exactly_is_refused(metric: str, runs: int, reps: int, refused: bool) -> None:
+    op = "<=" if metric == "handoff.total_s" else ">="
+    found = told(metric, f'aggregate = "mean"\nop = "{op}"\nvalue = 1', runs=runs, reps=reps)
+    assert [fault.split(": ")[1] for fault in found] == (["criterion[1].aggregate"] if refused else [])
+
+
 def test_the_ratio_of_bursts_is_refused_under_six_reps() -> None:
     text = TEXT.replace("reps = 12", "reps = 5").replace("value = 12\n", "value = 5\n")
     with pytest.raises(FaultsError, match="needs at least 6 reps"):
@@ -136,11 +330,17 @@ def test_a_percentile_needs_samples_on_both_sides(aggregate: str, n: int, carrie
 
 
 def test_a_streaming_lane_a_short_context_and_a_low_watchdog_are_named() -> None:
-    told = check_against_lane(read(), LaneTerms("streaming", 60, 2048), METRICS)
+    told = check_against_lane(read(), LaneTerms("streaming", "native", 60, 2048), METRICS)
     assert [reason.split(":")[0] for reason in told] == [
         "criterion burst-floor", "criterion burst-drift", "stage soak", "stage soak", "stage soak",
     ]  # fmt: skip
-    assert check_against_lane(read(), LaneTerms("after", 900, 8192), METRICS) == ()
+    assert check_against_lane(read(), LaneTerms("after", "native", 900, 8192), METRICS) == ()
+
+
+def test_an_exact_lane_is_refused_every_metric_because_exact_is_not_built() -> None:
+    told = check_against_lane(read_spec(TEXT.encode(), "s"), LaneTerms("after", "exact", 900, 8192))
+    assert len(told) == len(read().criteria)
+    assert told[0] == "criterion twelve-acknowledged: handoff.acknowledged needs mode native; the lane has exact"
 
 
 def test_the_json_schema_does_not_offer_kinds_that_are_not_built() -> None:

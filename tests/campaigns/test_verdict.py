@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import copy
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from judged import SECOND, SOAK_N12, Attempt, criterion, outcomes
 
-from campaigns.verdict import EntryView, check_numbers
+from campaigns import evaluator
+from campaigns.judging import check_numbers
+from campaigns.verdict import EntryView
+from receipts import canonical
 
 Change = Callable[[dict[str, Any]], None]
 
@@ -33,10 +38,6 @@ def handoff_of(rep: int, case: str | None = None) -> Callable[[EntryView], bool]
 
 def any_handoff(entry: EntryView) -> bool:
     return entry.kind == "receipt" and entry.data["kind"] == "handoff"
-
-
-def a_death(entry: EntryView) -> bool:
-    return entry.kind == "process_event" and entry.data["record"]["kind"] == "death"
 
 
 def clean(act: Change | None = None, fits: Callable[[EntryView], bool] = any_handoff) -> Attempt:
@@ -92,6 +93,63 @@ def test_a_key_of_another_enrollment_proves_nothing() -> None:
 
     document = clean(other_key, lambda entry: entry.kind == "enrollment").judge()
     assert criterion(document, "twelve-acknowledged")["observed"]["exact"] == "0/1"
+
+
+OTHER = "sha256:" + "9" * 64
+
+
+@pytest.mark.parametrize("changed", [{"identity": OTHER}, {"cache_identity": OTHER}])
+def test_a_handoff_of_another_identity_than_the_attempts_is_a_failed_rep_however_well_signed(
+    changed: dict[str, str],
+) -> None:
+    attempt = Attempt()
+    attempt.start_run()
+    attempt.rep(1, case="control")
+    for rep in range(1, 13):
+        attempt.rep(rep, **changed if rep == 5 else {})  # signed by the enrolled key, over what it says
+    attempt.rep(2, case="control")
+    attempt.close()
+    document = attempt.judge()
+    acknowledged = criterion(document, "twelve-acknowledged")
+    assert (document["verdict"], acknowledged["observed"]["exact"]) == ("FAIL", "11/1")
+    assert acknowledged["worst_of"] == {"case": None, "run": 1, "rep": 5, "class": "errored"}
+    # Its bytes and its times are no sample either.
+    assert criterion(document, "same-bytes")["reps"] == {"measured": 11, "errored": 1, "untrusted": 0, "missing": 0}
+    assert outcomes(document)["burst-floor"] == "not_met"
+
+
+def test_an_old_receipt_put_forward_again_is_a_failed_rep() -> None:
+    attempt = Attempt()
+    attempt.start_run()
+    attempt.rep(1, case="control")
+    for rep in range(1, 12):
+        attempt.rep(rep)
+    for kind in ("admission", "handoff"):
+        old = next(
+            e.data for e in attempt.entries if e.kind == "receipt" and (e.data["kind"], e.data["rep"]) == (kind, 3)
+        )
+        attempt.receipt(kind, (None, 1, 12), old["body"])
+    attempt.rep(2, case="control")
+    attempt.close()
+    acknowledged = criterion(attempt.judge(), "twelve-acknowledged")
+    assert (acknowledged["observed"]["exact"], acknowledged["worst_of"]["rep"]) == ("11/1", 12)
+
+
+def test_an_old_receipt_of_an_earlier_attempt_is_a_failed_rep_and_stays_good_where_it_was_new() -> None:
+    first = clean()
+    taken = {
+        entry.data["kind"]: entry.data["body"]
+        for entry in first.entries
+        if entry.kind == "receipt" and (entry.data["case"], entry.data["rep"]) == (None, 1)
+    }
+    second = Attempt(number=2, entries=first.entries, journal=first.journal, at=first.at)
+    second.start_run()
+    second.rep(1, case="control")
+    for kind in ("admission", "handoff"):
+        second.receipt(kind, (None, 1, 1), taken[kind])
+    second.close("interrupted")
+    assert criterion(second.judge(), "twelve-acknowledged")["reps"]["errored"] == 1
+    assert first.judge()["verdict"] == "PASS"
 
 
 def test_a_rep_that_was_done_again_is_no_amnesty_for_the_first() -> None:
@@ -202,9 +260,8 @@ def test_a_death_before_the_stage_is_not_the_stages() -> None:
 def test_deaths_on_a_host_whose_clock_is_not_the_runners_are_unknown_and_never_none() -> None:
     attempt = Attempt()
     attempt.clean()
-    attempt.death()
+    attempt.death(host="there")
     change(attempt, any_handoff, set_in("producer", "host", to="there"))
-    change(attempt, a_death, lambda data: data["record"].update(host="there"))
     attempt.close()
     found = deaths(attempt)
     assert (found["outcome"], found["reps"]["missing"]) == ("invalid", 12)
@@ -219,19 +276,136 @@ def test_two_records_of_one_number_make_the_deaths_unknown() -> None:
     assert deaths(attempt)["outcome"] == "invalid"
 
 
+def rechained(attempt: Attempt, seq: int, act: Change) -> None:
+    """Rewrite one taken-in record and give it the digest that it then has."""
+
+    def rewrite(data: dict[str, Any]) -> None:
+        act(data["record"])
+        data["record_sha256"] = canonical.sha256(canonical.file_bytes(data["record"]))
+
+    change(attempt, lambda entry: entry.seq == seq, rewrite)
+
+
 def test_a_broken_chain_makes_the_deaths_unknown() -> None:
     attempt = Attempt()
     attempt.clean()
-    attempt.event("handoff", {})
-    last = attempt.entries[-1].seq
-    change(attempt, lambda entry: entry.seq == last, lambda data: data["record"].update(prev="sha256:" + "0" * 64))
+    attempt.event("stop", {})
+    attempt.close()
+    stop = next(entry.seq for entry in attempt.entries if entry.subject == "loopback/2")
+    rechained(attempt, stop, lambda record: record.update(kind="stop"))
+    assert deaths(attempt)["outcome"] == "met"
+    rechained(attempt, stop, lambda record: record.update(prev="sha256:" + "5" * 64))
+    assert deaths(attempt)["outcome"] == "invalid"
+
+
+def test_a_journal_whose_first_record_names_one_before_it_is_not_whole() -> None:
+    attempt = Attempt()
+    first = next(entry.seq for entry in attempt.entries if entry.kind == "process_event")
+    rechained(attempt, first, lambda record: record.update(prev="sha256:" + "5" * 64))
+    attempt.clean()
     attempt.close()
     assert deaths(attempt)["outcome"] == "invalid"
 
 
-def test_a_journal_that_ends_before_what_the_handoffs_saw_makes_the_deaths_unknown() -> None:
-    attempt = clean(set_in("producer", "journal", to={"n": 99, "head": "sha256:" + "0" * 64}), handoff_of(12))
+def test_a_record_that_is_not_the_one_of_its_digest_makes_the_deaths_unknown() -> None:
+    attempt = Attempt()
+    attempt.clean()
+    attempt.event("handoff", {"outcome": "no_ack"})
+    attempt.close()
+    seq = next(entry.seq for entry in attempt.entries if entry.subject == "loopback/2")
+    change(attempt, lambda entry: entry.seq == seq, lambda data: data["record"]["body"].update(outcome="acknowledged"))
     assert deaths(attempt)["outcome"] == "invalid"
+
+
+def test_a_journal_that_ends_before_what_the_handoffs_saw_makes_the_deaths_unknown() -> None:
+    attempt = clean(set_in("producer", "journal", "n", to=99), handoff_of(12))
+    assert deaths(attempt)["outcome"] == "invalid"
+
+
+def served(attempt: Attempt, reps: range) -> None:
+    """Reps whose producer writes each handoff into the journal before it answers, as the real one does."""
+    for rep in reps:
+        attempt.event("handoff", {"rep": rep})
+        attempt.rep(rep)
+
+
+def test_a_journal_that_forked_between_two_reps_makes_the_deaths_unknown() -> None:
+    attempt = Attempt()
+    attempt.start_run()
+    attempt.rep(1, case="control")
+    served(attempt, range(1, 13))
+    attempt.close()
+    assert deaths(attempt)["outcome"] == "met"
+    # Rep 7's producer had another record 8 than the one that was taken in: a death may stand in the other branch.
+    change(attempt, handoff_of(7), set_in("producer", "journal", "head", to="sha256:" + "8" * 64))
+    found = deaths(attempt)
+    assert (found["outcome"], found["reps"]["missing"], found["observed"]) == ("invalid", 12, None)
+
+
+def test_a_journal_that_was_cut_between_two_reps_makes_the_deaths_unknown() -> None:
+    attempt = Attempt()
+    attempt.start_run()
+    attempt.rep(1, case="control")
+    early = attempt.head()
+    served(attempt, range(1, 12))
+    attempt.rep(12)
+    attempt.close()
+    assert deaths(attempt)["outcome"] == "met"
+    # Rep 12 sees the head from before rep 1: in the chain, and shorter than what rep 11 saw.
+    change(attempt, handoff_of(12), set_in("producer", "journal", to=early))
+    assert deaths(attempt)["outcome"] == "invalid"
+
+
+def test_a_handoff_that_does_not_say_what_the_journal_was_leaves_the_others_to_say_it() -> None:
+    attempt = Attempt()
+    attempt.start_run()
+    attempt.rep(1, case="control")
+    served(attempt, range(1, 13))
+    attempt.close()
+    change(attempt, handoff_of(5), set_in("producer", "journal", to=None))
+    assert deaths(attempt)["outcome"] == "met"
+
+
+def broken(attempt: Attempt, subject: str = "soak-n12/1", lane: str = "loopback", what: str = "journal-broken") -> None:
+    attempt.add("deviation", subject, {"what": what, "evidence": {"lane": lane, "taken": attempt.journal}})
+
+
+def test_deaths_are_unknown_where_the_last_look_found_the_journal_broken() -> None:
+    attempt = clean()
+    broken(attempt)
+    assert deaths(attempt)["outcome"] == "invalid"
+    assert attempt.judge()["verdict"] == "INCONCLUSIVE"
+
+
+def test_a_journal_that_was_whole_again_at_the_next_look_has_its_deaths() -> None:
+    attempt = Attempt()
+    attempt.clean()
+    broken(attempt)
+    attempt.event("stop", {})
+    attempt.close()
+    assert deaths(attempt)["outcome"] == "met"
+    assert attempt.judge()["verdict"] == "DEVIATION"  # it was broken all the same
+
+
+def test_a_lost_attempts_journal_is_broken_also_where_the_next_launch_found_it_so() -> None:
+    attempt = clean()
+    broken(attempt, subject="")
+    assert deaths(attempt)["outcome"] == "invalid"
+
+
+@pytest.mark.parametrize("how", [{"subject": "", "lane": "another"}, {"what": "something-else"}])
+def test_a_deviation_of_another_lane_or_kind_says_nothing_of_this_journal(how: dict[str, str]) -> None:
+    attempt = clean()
+    broken(attempt, **how)
+    assert deaths(attempt)["outcome"] == "met"
+
+
+def test_a_journal_found_broken_by_the_next_attempt_is_the_next_ones_matter() -> None:
+    first = clean()
+    second = Attempt(number=2, entries=first.entries, journal=first.journal, at=first.at)
+    broken(second, subject="soak-n12/2")
+    second.close("precondition")
+    assert deaths(first)["outcome"] == "met"
 
 
 def test_an_abandoned_attempt_does_not_inherit_the_deaths_of_the_next() -> None:
@@ -240,8 +414,6 @@ def test_an_abandoned_attempt_does_not_inherit_the_deaths_of_the_next() -> None:
     first.rep(1, case="control")
     first.rep(1)
     second = Attempt(number=2, entries=first.entries, journal=first.journal, at=first.at + 1000 * SECOND)
-    opened_ns = str(second.at)
-    change(second, lambda entry: entry.kind == "attempt_open", lambda data: data.update(at_ns=opened_ns))
     second.start_run()
     second.rep(1, case="control", outcome="died", pid=4712)
     second.death(pid=4712)
@@ -295,6 +467,19 @@ def test_entries_of_other_campaigns_and_a_reader_that_looks_twice_change_nothing
 def _opened(attempt: Attempt) -> dict[str, Any]:
     entry = next(entry for entry in attempt.entries if entry.kind == "attempt_open")
     return {**entry.data, "at_ns": str(attempt.at)}
+
+
+def test_everything_of_ours_that_the_judge_loads_is_in_its_digest_or_only_names_and_refuses() -> None:
+    # A fresh process judges an attempt; a new module of ours in there would shape verdicts outside of the digest.
+    code = (
+        "import sys; from campaigns import verdict; loaded = set(sys.modules);"
+        "print(*sorted(name for name in loaded if name.split('.')[0] in"
+        " {'campaigns', 'ledger', 'producer', 'receipts', 'templates'} and '.' in name))"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    covered = {name.removesuffix(".py").replace("/", ".") for name in evaluator.SOURCES}
+    assert len(covered) == 6
+    assert set(run.stdout.split()) - covered == {"receipts.errors", "receipts.names", "receipts.prompts"}
 
 
 # Numbers

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from decimal import Context, Decimal
 from fractions import Fraction
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from receipts.metrics import METRICS, Observation, burst_ratio, exact_text, measure_receipt, shown_text
@@ -125,6 +126,15 @@ def test_every_metric_has_its_range_and_only_digests_and_identities_have_none() 
     }
 
 
+def test_every_metric_names_a_mode_and_a_transfer_that_give_it() -> None:
+    assert all(metric.modes == {"native"} for metric in METRICS.values())
+    after_only = {"handoff.burst_gbps", "handoff.burst_last3_over_first3"}
+    assert {name for name, metric in METRICS.items() if metric.transfers == {"after"}} == after_only
+    assert {name for name, metric in METRICS.items() if metric.transfers == {"after", "streaming"}} | after_only == set(
+        METRICS
+    )
+
+
 def test_rows_of_a_receipt_hold_what_one_body_gives_and_nothing_that_needs_more() -> None:
     rows = measure_receipt({"kind": "handoff", "body": body(transfer="streaming")})
     assert ("handoff.prefill_s", "21/5", "4.2") in rows
@@ -155,6 +165,42 @@ def test_what_is_printed_is_never_on_the_better_side_and_off_by_less_than_one_di
     printed = Fraction(shown_text(value, up=up))
     assert printed >= value if up else printed <= value
     assert abs(printed - value) * 10**8 <= abs(value)
+
+
+def by_definition(value: Fraction, *, up: bool) -> str:
+    """Nine digits by walking powers of ten, as the rule is told: slow, and independent of how it is computed."""
+    if value == 0:
+        return "0"
+    size, exponent = abs(value), 0
+    while size >= 10**9:
+        size, exponent = size / 10, exponent + 1
+    while size < 10**8:
+        size, exponent = size * 10, exponent - 1
+    away_from_zero = up == (value > 0)
+    whole, rest = divmod(size.numerator, size.denominator)
+    digits = whole + (1 if away_from_zero and rest else 0)
+    text = format(Decimal(digits).scaleb(exponent, Context(prec=99)), "f")
+    text = text.rstrip("0").rstrip(".") if "." in text else text
+    return f"-{text}" if value < 0 else text
+
+
+TENS = st.integers(-40, 40).map(lambda power: Fraction(10) ** power)
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.fractions(max_denominator=10**12), TENS, st.sampled_from([-1, 0, 1]), st.booleans())
+def test_what_is_printed_is_what_the_definition_gives(value: Fraction, power: Fraction, step: int, up: bool) -> None:
+    scaled = value * power
+    assert shown_text(scaled, up=up) == by_definition(scaled, up=up)
+    # Beside a power of ten, where a wrong guess of its length would show.
+    near = power * (1 + Fraction(step, 10**15))
+    assert shown_text(near, up=up) == by_definition(near, up=up)
+
+
+def test_a_figure_of_ten_thousand_digits_is_printed_at_once() -> None:
+    # Python refuses to turn an integer of more than 4,300 digits into text; walking its tens took 3 s.
+    assert shown_text(Fraction(10**10_000 + 1)) == "1" + "0" * 10_000
+    assert shown_text(Fraction(2 * 10**10_000, 3 * 10**10_001)) == "0.0666666666"
 
 
 def test_exact_text_is_num_over_den_and_leaves_text_alone() -> None:
