@@ -80,6 +80,7 @@ class ReceiverSession:
         self._slot = slot
         self._stream = stream
         self.authenticated = False
+        """Whether it has taken the slot; until then it is a stranger."""
         self.outcome: str | None = None
         """``admitted``, or the code of what ended the session; None while it runs."""
 
@@ -151,9 +152,9 @@ class ReceiverSession:
     def _receive_payload(self, opened: _Opened, reserve: Reserve) -> _Received:
         with HashThreads() as hashing:  # they stand ready before BEGIN: from there on every moment is the window's
             begin = self._next(opened.transcript, FrameType.BEGIN)
+            descriptions = check_begin(begin.header, self._config.geometry, opened.hello.header["bytes"])
             if self._store.was_admitted(begin.header["handoff_id"]):
                 raise SessionError("replayed", f"handoff {begin.header['handoff_id']} was admitted before")
-            descriptions = check_begin(begin.header, self._config.geometry, opened.hello.header["bytes"])
             assembly = Assembly(descriptions, reserve.view, hashing)
             end, first_byte_ns = self._receive_layers(opened, assembly)
             return self._verified(opened, begin, end, assembly, first_byte_ns)

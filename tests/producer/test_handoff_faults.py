@@ -50,6 +50,7 @@ def lane(tmp_path: Path) -> Iterator[ReceiverAddress]:
     with receiver_thread(receiver_config(tmp_path)) as address:
         yield address
         assert admitted(tmp_path) == [], "something was admitted"
+        wait_for(lambda: inspection.status(tmp_path)["producer"] is None)
         assert hand_off(address, DATA).root == "blake3:" + true_root(DATA).hex()
         assert len(admitted(tmp_path)) == 1
 
