@@ -1101,6 +1101,14 @@ def test_a_handoff_id_is_admitted_once(there: There) -> None:
     assert (failed.value.code, failed.value.theirs) == ("replayed", True)
 
 
+def test_a_known_handoff_id_is_refused_before_any_payload(there: There) -> None:
+    with there.client() as client:
+        client.hand_over(TOKENS, small_payloads(there.told), handoff_id="ab" * 16)
+    with there.client() as client:
+        begun(client, "ab" * 16)
+        assert nacked(client, "ACK").code == "replayed"
+
+
 def test_a_known_handoff_id_is_looked_at_after_the_tensors(there: There) -> None:
     with there.client() as client:
         client.hand_over(TOKENS, small_payloads(there.told), handoff_id="ab" * 16)
@@ -1279,22 +1287,22 @@ def test_the_independent_client_waits_for_the_handshake_no_longer_than_its_limit
     enrolled = Enrolled.from_json(enrollment(tmp_path, SMALL))
     with (
         socket.create_server(("127.0.0.1", 0)) as mute,
-        Client(enrolled, mute.getsockname(), handshake_s=0.2) as client,
+        Client(enrolled, mute.getsockname(), session_s=5, handshake_s=0.2) as client,
         pytest.raises(client_end.WireError) as failed,
     ):
         client.hello(SIZE)
-    assert failed.value.code == "deadline"
+    assert (failed.value.code, time.monotonic() < client.deadline) == ("deadline", True)
 
 
 def test_the_independent_client_waits_for_opened_no_longer_than_its_limit(tmp_path: Path) -> None:
     told = enrollment(tmp_path / "work", SMALL)
     with (
         Receiver(lane_of(told, tmp_path), session=sending(R.OPENED, lambda _: b"")) as there,
-        Client(Enrolled.from_json(told), ("127.0.0.1", there.port), handshake_s=0.2) as client,
+        Client(Enrolled.from_json(told), ("127.0.0.1", there.port), session_s=5, handshake_s=0.2) as client,
         pytest.raises(client_end.WireError) as failed,
     ):
         opened(client)
-    assert failed.value.code == "deadline"
+    assert (failed.value.code, time.monotonic() < client.deadline) == ("deadline", True)
 
 
 @pytest.mark.parametrize("which", RECEIVERS)

@@ -557,8 +557,10 @@ def test_a_geometry_without_a_layout_is_refused_before_either_end_speaks(
     tmp_path: Path, layer: LayerGeometry, dtype: str
 ) -> None:
     geometry = KVGeometry((layer,), dtype)
+    at_once = threading.Event()
+    at_once.set()
     with pytest.raises(InputError, match="no known layout"):
-        receiver.serve(receiver_config(tmp_path, geometry), ready=lambda *_: None, stop=threading.Event())
+        receiver.serve(receiver_config(tmp_path, geometry), ready=lambda *_: None, stop=at_once)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.setblocking(False)
         address = ReceiverAddress(*listener.getsockname(), "lo")
