@@ -53,7 +53,7 @@ CODES: Final[Mapping[str, str]] = {
     "unreachable": "no connection to the receiver's address within the connect limit",
     "peer_gone": "the connection was lost, or took no bytes within the receiver's write limit",
     "peer_silent": "no byte from the receiver within the silence limit while PINGs are sent",
-    "deadline": "a wall-clock limit of the producer passed: handshake, OPENED, one frame, or the session",
+    "deadline": "a time limit of the producer passed: handshake, OPENED, one frame, or the session",
     "closed": "this end closed the session before",
     # what an ABORT says
     "engine_failed": "the engine raised during the prefill",

@@ -29,6 +29,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from wire_client import Client, Enrolled, Range, in_pieces, prompt_sha256, random_payloads
 from wire_receiver import Lane, Limits, Receiver, Session
 
+from producer.handoff import keepalive as our_keepalive
 from producer.handoff import receiver as our_receiver
 from producer.handoff import sender as our_sender
 from producer.handoff.enrollment import ProducerSide, ReceiverAddress, ReceiverConfig, ReceiverTimes, SenderTimes
@@ -412,6 +413,7 @@ def client_on(line: Recorded, told: dict[str, Any], monkeypatch: pytest.MonkeyPa
     client.earlier = hashlib.sha256()
     client.deadline = client.step_ends = time.monotonic() + 60
     client.pongs = client.pongs_owed = 0
+    client.keeping, client.frame_ends = False, float("inf")
     client.socket = line  # type: ignore[assignment]
     return client
 
@@ -1292,6 +1294,31 @@ def test_the_independent_client_waits_for_the_handshake_no_longer_than_its_limit
     ):
         client.hello(SIZE)
     assert (failed.value.code, time.monotonic() < client.deadline) == ("deadline", True)
+
+
+def test_half_a_pong_is_waited_for_no_longer_than_a_frame_may_take(
+    tmp_path: Path, send: Send, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_end, "FRAME_S", 0.2)
+    monkeypatch.setattr(our_keepalive, "_FRAME_S", 0.2)
+    told = enrollment(tmp_path / "work", SMALL)
+    with Receiver(lane_of(told, tmp_path), session=sending(R.PONG, lambda raw: raw[:5])) as there:
+        if send is theirs_sends:
+            with Client(Enrolled.from_json(told), ("127.0.0.1", there.port), session_s=10) as client:
+                opened(client)
+                client.ping()
+                with pytest.raises(client_end.WireError) as failed:
+                    client.pong()
+                assert (failed.value.code, time.monotonic() < client.deadline) == ("deadline", True)
+            return
+        address = ReceiverAddress("127.0.0.1", there.port, "lo")
+        with our_sender.connect(our_side(told), address, SIZE, clock=HostClock("here"), times=FAST) as ours:
+            finish = time.monotonic() + 10
+            while ours.alive and time.monotonic() < finish:
+                time.sleep(0.01)
+            with pytest.raises(OurWireError) as seen:
+                ours.check()
+            assert seen.value.code == "deadline"
 
 
 def test_the_independent_client_waits_for_opened_no_longer_than_its_limit(tmp_path: Path) -> None:

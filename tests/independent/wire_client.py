@@ -61,6 +61,7 @@ DTYPE_SIZE = {"bfloat16": 2, "float16": 2, "float32": 4}
 CONNECT_S = 5.0
 HANDSHAKE_S = 10.0
 FILL_BYTES_PER_S = 50_000_000
+FRAME_S = 5.0
 LAST_WORD_S = 1.0
 SILENCE_S = 30.0
 PING_EVERY_S = 5.0
@@ -432,6 +433,8 @@ class Client:
         except OSError as error:
             raise WireError("unreachable", str(error)) from None
         self.step_ends = time.monotonic() + self.handshake_s  # of HELLO to OPEN, then of OPENED, then none
+        self.keeping = False  # from OPENED to BEGIN, when each frame has a limit of its own
+        self.frame_ends = float("inf")
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def __enter__(self) -> Client:
@@ -451,7 +454,7 @@ class Client:
         """Sends all of it; looks for a NACK before, and once more when sending fails."""
         self._take_early_words()
         try:
-            self._arm(None)
+            self._arm(FRAME_S if self.keeping else None)
             self.socket.sendall(data)
         except TimeoutError:
             raise WireError("deadline", "the receiver takes no bytes") from None
@@ -460,7 +463,7 @@ class Client:
             raise WireError("peer_gone", str(error)) from None
 
     def _arm(self, most: float | None) -> None:
-        left = min(self.deadline, self.step_ends) - time.monotonic()
+        left = min(self.deadline, self.step_ends, self.frame_ends) - time.monotonic()
         if left <= 0:
             raise WireError("deadline", "the session or this step of it took too long")
         self.socket.settimeout(left if most is None else min(left, most))
@@ -488,7 +491,7 @@ class Client:
                 self._arm(patience)
                 piece = self.socket.recv(size - len(got))
             except TimeoutError:
-                if patience is None or time.monotonic() >= self.deadline:
+                if patience is None or time.monotonic() >= min(self.deadline, self.frame_ends):
                     raise WireError("deadline", "the session or this step of it took too long") from None
                 raise WireError("peer_silent", "nothing came from the receiver") from None
             except OSError as error:
@@ -497,6 +500,8 @@ class Client:
                 if at_boundary and not got:
                     raise WireError("peer_gone", "the receiver closed the connection")
                 raise WireError("short_frame", "the connection ended inside a frame")
+            if at_boundary and not got and self.keeping:
+                self.frame_ends = time.monotonic() + FRAME_S
             got += piece
         return bytes(got)
 
@@ -546,6 +551,7 @@ class Client:
             if not (kind in kinds or kind == "NACK" or pong):
                 raise WireError("unexpected_frame", f"{kind} may not come now")
             raw = self._exactly(header_len, False, patience)
+            self.frame_ends = float("inf")
             header = strict_object(raw)
             check_fields(kind, header)
             if kind == "NACK":
@@ -603,6 +609,7 @@ class Client:
         self.step_ends = time.monotonic() + self.handshake_s + self.asked / FILL_BYTES_PER_S
         _, answer = self.expect("OPENED")
         self.step_ends = float("inf")
+        self.keeping = True
         if answer["reserved"] != self.asked:
             raise WireError("bad_reserved", str(answer["reserved"]))
 
@@ -615,6 +622,7 @@ class Client:
             self.expect("PONG", patience=SILENCE_S)
 
     def begin(self, handoff_id: str, prompt: str, n_tokens: int, tensors: list[Header], total: int) -> None:
+        self.keeping = False
         self.send(
             "BEGIN",
             {
