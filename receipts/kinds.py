@@ -15,7 +15,8 @@ from receipts.canonical import MAX_SAFE_INTEGER, JsonValue
 from receipts.errors import CanonicalError
 from receipts.names import Blake3, CaseName, Identifier, Sha256
 
-Signature = Annotated[str, StringConstraints(pattern=r"^ed25519:[A-Za-z0-9+/]{86}==$")]
+# The last letter of 64 bytes carries two bits: its four unused ones are zero, so that one signature has one text.
+Signature = Annotated[str, StringConstraints(pattern=r"^ed25519:[A-Za-z0-9+/]{85}[AQgw]==$")]
 # pydantic patterns are Rust regexes: $ is the end of the text there, never before a newline.
 Nanoseconds = Annotated[str, StringConstraints(pattern=r"^(0|[1-9][0-9]{0,29})$")]
 Ticks = Nanoseconds

@@ -6,7 +6,7 @@ Pure. The message is ``soakledger/ack/1\\n`` and the RFC 8785 bytes of the eleve
 from __future__ import annotations
 
 import base64
-import binascii
+import re
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 ACK_LABEL: Final = b"soakledger/ack/1\n"
+SIGNATURE: Final = r"ed25519:[A-Za-z0-9+/]{85}[AQgw]=="
+"""64 bytes in padded standard base64: the last letter carries two bits, so its four unused ones must be zero."""
+
 _PREFIX: Final = "ed25519:"
 
 
@@ -47,16 +50,19 @@ def sign(statement: AckStatement, private_key: Ed25519PrivateKey) -> str:
 
 
 def verify(statement: AckStatement, signature: str, public_key: bytes) -> None:
-    """Check a signature with the lane's enrolled public key (32 raw bytes). Raises SessionError bad_signature."""
+    """Check a signature with the lane's enrolled public key (32 raw bytes). Raises SessionError bad_signature.
+
+    A second spelling of the same 64 bytes does not verify either: one signature has one text.
+    """
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
     try:
-        if not signature.startswith(_PREFIX):
+        if not re.fullmatch(SIGNATURE, signature):
             raise ValueError("not an ed25519 signature")
         raw = base64.b64decode(signature.removeprefix(_PREFIX), validate=True)
         Ed25519PublicKey.from_public_bytes(public_key).verify(raw, statement.message())
-    except (InvalidSignature, ValueError, binascii.Error):
+    except (InvalidSignature, ValueError):
         raise SessionError(
             "bad_signature", "the receiver's signature does not verify with the enrolled public key"
         ) from None

@@ -21,21 +21,22 @@ HASH_BYTES: Final = 1024 * 1024
 
 
 def check_begin(header: Mapping[str, Any], geometry: KVGeometry, hello_bytes: int) -> tuple[TensorDescription, ...]:
-    """The tensors of a BEGIN that the enrolled geometry and HELLO allow. Raises SessionError."""
+    """The tensors of a BEGIN that HELLO and the enrolled geometry allow. Raises SessionError.
+
+    In this order: total_bytes against HELLO (size_differs), the tensors against the geometry (geometry_differs),
+    total_bytes against their sum (size_differs).
+    """
     if header["total_bytes"] != hello_bytes:
         raise SessionError("size_differs", f"total_bytes {header['total_bytes']}, but HELLO asked for {hello_bytes}")
     expected = expected_tensors(geometry, header["n_tokens"])
-    if total_bytes(expected) != hello_bytes:
-        raise SessionError(
-            "geometry_differs",
-            f"{header['n_tokens']} tokens give {total_bytes(expected)} bytes, not {hello_bytes}",
-        )
     found = header["tensors"]
     if len(found) != len(expected):
         raise SessionError("geometry_differs", f"{len(found)} tensors, the geometry gives {len(expected)}")
     for index, (item, wanted) in enumerate(zip(found, expected, strict=True)):
         if item != wanted.document():
             raise SessionError("geometry_differs", f"tensor {index} is not what the geometry gives")
+    if total_bytes(expected) != hello_bytes:
+        raise SessionError("size_differs", f"the tensors have {total_bytes(expected)} bytes, not {hello_bytes}")
     return expected
 
 

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 Mode = Literal["native", "exact"]
 
-MAX_CONNECTIONS: Final = 16
+MAX_STRANGERS: Final = 16
+"""Connections that have not taken the slot; the oldest of them is closed when one more comes."""
 
 
 @dataclass(frozen=True)

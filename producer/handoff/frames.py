@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final
 
+from producer.handoff.ack import SIGNATURE
 from producer.handoff.errors import FrameError
 from receipts import canonical
 from receipts.errors import CanonicalError, NotCanonicalError
@@ -91,7 +92,10 @@ def header_limit(kind: FrameType) -> int:
 
 
 def parse_prefix(raw: bytes) -> Prefix:
-    """Read 20 bytes. Raises FrameError: bad_magic, bad_version, unknown_type, header_too_large, body_*."""
+    """Read 20 bytes. Raises FrameError of the first check that fails, in this order:
+
+    bad_magic, bad_version, unknown_type, header_too_large, body_not_allowed, body_too_large.
+    """
     magic, version, number, header_len, body_len = PREFIX.unpack(raw)
     if magic != MAGIC:
         raise FrameError("bad_magic", f"the frame begins with {magic!r}, not {MAGIC!r}")
@@ -117,6 +121,8 @@ def parse_frame(prefix: Prefix, header_bytes: bytes) -> Frame:
     try:
         header = canonical.parse_canonical(header_bytes)
     except NotCanonicalError:
+        if not isinstance(canonical.parse(header_bytes), dict):
+            raise FrameError("bad_header", f"{prefix.type.name} header is not an object") from None
         raise FrameError("not_canonical", f"{prefix.type.name} header is not in RFC 8785 form") from None
     except CanonicalError as error:
         raise FrameError("bad_header", f"{prefix.type.name} header: {error.what}", where=error.where) from None
@@ -135,24 +141,35 @@ def build(kind: FrameType, header: Mapping[str, Any], body_len: int = 0) -> Fram
 
 
 def check_header(kind: FrameType, header: Mapping[str, Any]) -> None:
-    """Exactly the fields of ``kind``, each of its form. Raises FrameError unknown_field, missing_field, bad_field."""
-    _check_fields(kind.name, _FIELDS[kind], _OPTIONAL.get(kind, {}), header)
+    """Exactly the fields of ``kind``, each of its form. Raises FrameError unknown_field, missing_field, bad_field.
+
+    BEGIN's own fields come first, then its descriptions, one after the other.
+    """
+    _check_fields(kind.name, _fields_of(kind, header), header)
+    if kind is FrameType.BEGIN:
+        for index, tensor in enumerate(header["tensors"]):
+            _check_fields(f"BEGIN.tensors[{index}]", _TENSOR, tensor)
 
 
 Check = Callable[[Any], bool]
 
 
-def _check_fields(
-    where: str, required: Mapping[str, Check], optional: Mapping[str, Check], found: Mapping[str, Any]
-) -> None:
+def _fields_of(kind: FrameType, header: Mapping[str, Any]) -> Mapping[str, Check]:
+    """The fields that a header of ``kind`` must have: a NACK has ``digests`` exactly when it says bytes_differ."""
+    if kind is FrameType.NACK and header.get("code") == "bytes_differ":
+        return _BYTES_DIFFER
+    return _FIELDS[kind]
+
+
+def _check_fields(where: str, fields: Mapping[str, Check], found: Mapping[str, Any]) -> None:
     for name in found:
-        if name not in required and name not in optional:
+        if name not in fields:
             raise FrameError("unknown_field", f"{where} has no field {name[:64]!r}")
-    for name in required:
+    for name in fields:
         if name not in found:
             raise FrameError("missing_field", f"{where} needs the field {name!r}")
     for name, value in found.items():
-        if not (required.get(name) or optional[name])(value):
+        if not fields[name](value):
             raise FrameError("bad_field", f"{where}.{name} has the wrong type, form or range")
 
 
@@ -169,11 +186,8 @@ def _array(item: Check) -> Check:
     return lambda value: isinstance(value, list) and len(value) > 0 and all(item(entry) for entry in value)
 
 
-def _tensor(value: Any) -> bool:
-    if not isinstance(value, dict):
-        return False
-    _check_fields("BEGIN.tensors[]", _TENSOR, {}, value)
-    return True
+def _object(value: Any) -> bool:
+    return isinstance(value, dict)
 
 
 IDENTIFIER: Final = r"[a-z0-9][a-z0-9._-]{0,63}"
@@ -182,7 +196,7 @@ _SHA256 = _text(r"sha256:[0-9a-f]{64}")
 _BLAKE3 = _text(r"blake3:[0-9a-f]{64}")
 _HEX32 = _text(r"[0-9a-f]{64}")
 _HEX16 = _text(r"[0-9a-f]{32}")
-_SIGNATURE = _text(r"ed25519:[A-Za-z0-9+/]{86}==")
+_SIGNATURE = _text(SIGNATURE)
 _MODE = _text(r"native|exact")
 _COUNT = _integer(1)
 _INDEX = _integer(0)
@@ -219,7 +233,7 @@ _FIELDS: Final[Mapping[FrameType, Mapping[str, Check]]] = {
         "handoff_id": _HEX16,
         "prompt_sha256": _SHA256,
         "n_tokens": _COUNT,
-        "tensors": _array(_tensor),
+        "tensors": _array(_object),
         "total_bytes": _COUNT,
     },
     FrameType.LAYER: {"tensor": _INDEX, "first_token": _INDEX, "count": _COUNT},
@@ -231,4 +245,4 @@ _FIELDS: Final[Mapping[FrameType, Mapping[str, Check]]] = {
     FrameType.PONG: {},
 }
 
-_OPTIONAL: Final[Mapping[FrameType, Mapping[str, Check]]] = {FrameType.NACK: {"digests": _array(_BLAKE3)}}
+_BYTES_DIFFER: Final[Mapping[str, Check]] = {**_FIELDS[FrameType.NACK], "digests": _array(_BLAKE3)}

@@ -12,6 +12,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from producer.handoff import frames
 from producer.handoff.enrollment import SenderTimes
@@ -22,14 +23,28 @@ from producer.handoff.stream import Deadline, FrameStream
 _NS = 1_000_000_000
 _FRAME_S = 5.0
 """A PING leaves, and a frame that has begun arrives, within this time."""
+_LAST_WORD_S = 1.0
+"""How long a NACK is looked for after sending has failed."""
+
+
+@dataclass
+class Pings:
+    """How many PINGs the receiver has not answered yet: a PONG may come for each of them and for nothing else."""
+
+    unanswered: int = 0
+
+    def allowed(self, *kinds: FrameType) -> tuple[FrameType, ...]:
+        """``kinds``, NACK, and PONG while one is owed: what the receiver may say now."""
+        return (*kinds, FrameType.NACK, FrameType.PONG) if self.unanswered else (*kinds, FrameType.NACK)
 
 
 class Keepalive:
     """Keeps a slot from construction to ``stop``."""
 
-    def __init__(self, stream: FrameStream, times: SenderTimes, deadline: Deadline) -> None:
+    def __init__(self, stream: FrameStream, times: SenderTimes, deadline: Deadline, pings: Pings) -> None:
         self._stream = stream
         self._deadline = deadline
+        self._pings = pings
         self._ping_ns = int(times.ping_s * _NS)
         self._silence_ns = int(times.silence_s * _NS)
         self._lost: WireError | None = None
@@ -80,6 +95,7 @@ class Keepalive:
             if now - heard > self._silence_ns:
                 raise LinkError("peer_silent", "the receiver answers no PING")
             if now >= next_ping:
+                self._pings.unanswered += 1
                 self._stream.write([frames.build(FrameType.PING, {}).wire], self._limit())
                 next_ping = now + self._ping_ns
 
@@ -94,17 +110,24 @@ class Keepalive:
 
     def _hear_waiting(self) -> None:
         while self._stream.has_input():
-            hear(self._stream, self._limit())
+            hear(self._stream, self._limit(), self._pings)
 
     def _limit(self) -> Deadline:
         return Deadline.after(_FRAME_S).earlier(self._deadline)
 
 
-def hear(stream: FrameStream, limit: Deadline) -> None:
-    """Take a PONG off the stream; raise what a NACK says, or that the receiver is gone."""
-    frame = stream.read_frame(limit, (FrameType.PONG, FrameType.NACK))
+def hear(stream: FrameStream, limit: Deadline, pings: Pings, *kinds: FrameType) -> frames.Frame | None:
+    """Take a frame off the stream: one of ``kinds``, or None for a PONG that was owed.
+
+    Raises what a NACK says, or that the receiver is gone, or SessionError unexpected_frame.
+    """
+    frame = stream.read_frame(limit, pings.allowed(*kinds))
     if frame.type is FrameType.NACK:
         raise refused(frame)
+    if frame.type is FrameType.PONG:
+        pings.unanswered -= 1
+        return None
+    return frame
 
 
 def refused(frame: frames.Frame) -> RefusedError:
@@ -115,20 +138,20 @@ def refused(frame: frames.Frame) -> RefusedError:
     )
 
 
-def last_word(stream: FrameStream) -> RefusedError | None:
+def last_word(stream: FrameStream, pings: Pings) -> RefusedError | None:
     """The NACK that a receiver sent before the connection broke, if it did."""
     with contextlib.suppress(WireError):
-        limit = Deadline.after(1.0)
+        limit = Deadline.after(_LAST_WORD_S)
         while True:
-            hear_error = _heard(stream, limit)
+            hear_error = _heard(stream, limit, pings)
             if hear_error is not None:
                 return hear_error
     return None
 
 
-def _heard(stream: FrameStream, limit: Deadline) -> RefusedError | None:
+def _heard(stream: FrameStream, limit: Deadline, pings: Pings) -> RefusedError | None:
     try:
-        hear(stream, limit)
+        hear(stream, limit, pings)
     except RefusedError as error:
         return error
     return None

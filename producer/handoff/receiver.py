@@ -1,7 +1,7 @@
 """The receiver process: listens, serves one producer at a time, and answers questions on its local socket.
 
-Each connection has a thread. Strangers are bounded in number and time: when too many have not yet opened a
-session, the oldest of them is closed for the newest, so that a flood cannot keep the enrolled producer out.
+Each connection has a thread. A stranger is a connection that has not taken the slot; strangers are bounded in
+number and time: the oldest is closed without a word for the newest, so that a flood cannot keep the producer out.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import IO
 
 from producer.handoff import inspection
 from producer.handoff.admission import AdmissionStore
-from producer.handoff.enrollment import MAX_CONNECTIONS, ReceiverConfig
+from producer.handoff.enrollment import MAX_STRANGERS, ReceiverConfig
 from producer.handoff.errors import WireError
 from producer.handoff.inspection import InspectionServer
 from producer.handoff.manifest import expected_tensors
@@ -75,6 +75,7 @@ class Connections:
         self._slot = slot
         self._lock = threading.Lock()
         self._open: dict[threading.Thread, tuple[ReceiverSession, FrameStream]] = {}
+        self._turned_away: set[threading.Thread] = set()
 
     def take(self, sock: socket.socket) -> None:
         """Serve a new connection in a thread of its own."""
@@ -111,9 +112,16 @@ class Connections:
             thread.join(timeout=10)
 
     def _make_room(self) -> None:
-        strangers = [stream for session, stream in self._open.values() if not session.authenticated]
-        if len(strangers) >= MAX_CONNECTIONS:
-            strangers[0].cut()
+        """With the lock held: one stranger more fits after it. Whoever was cut is on its way out and does not count."""
+        strangers = [
+            (thread, stream)
+            for thread, (session, stream) in self._open.items()
+            if not session.authenticated and thread not in self._turned_away
+        ]
+        if len(strangers) >= MAX_STRANGERS:
+            thread, stream = strangers[0]
+            self._turned_away.add(thread)
+            stream.cut()
 
     def _run(self, session: ReceiverSession, stream: FrameStream) -> None:
         try:
@@ -122,6 +130,7 @@ class Connections:
             stream.close()
             with self._lock:
                 self._open.pop(threading.current_thread(), None)
+                self._turned_away.discard(threading.current_thread())
 
 
 def _require_known_layout(config: ReceiverConfig) -> None:

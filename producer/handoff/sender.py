@@ -18,12 +18,13 @@ from producer.handoff import ack, frames, keepalive, manifest, session
 from producer.handoff.enrollment import ProducerSide, ReceiverAddress, SenderTimes
 from producer.handoff.errors import LinkError, SessionError, WireError
 from producer.handoff.frames import Frame, FrameType
-from producer.handoff.keepalive import Keepalive
-from producer.handoff.manifest import TensorDescription
+from producer.handoff.keepalive import Keepalive, Pings
+from producer.handoff.manifest import KVGeometry, TensorDescription
 from producer.handoff.sending import PayloadSender, Tensor
 from producer.handoff.session import SessionKeys, Transcript
 from producer.handoff.stream import Congestion, Deadline, FrameStream, SocketInfo
 from receipts.clock import HostClock
+from receipts.errors import InputError
 
 DEFAULT_TIMES = SenderTimes()
 
@@ -61,8 +62,10 @@ def connect(
 ) -> OpenedHandoff:
     """HELLO to OPENED. Raises LinkError (unreachable, peer_gone, deadline), RefusedError, SessionError, FrameError.
 
-    Whatever it raises, the engine was not touched and nothing of a prompt has left.
+    Raises InputError before it connects on a geometry without a known layout. Whatever it raises, the engine was
+    not touched and nothing of a prompt has left.
     """
+    _require_known_layout(side.geometry)
     deadline = Deadline.after(times.session_s)
     where = f"{address.host}:{address.port}"
     stream = _connected(address, deadline, times, congestion)
@@ -75,6 +78,13 @@ def connect(
     except BaseException:
         stream.close()
         raise
+
+
+def _require_known_layout(geometry: KVGeometry) -> None:
+    try:
+        manifest.expected_tensors(geometry, 1)
+    except ValueError as error:
+        raise InputError(f"the enrolled geometry cannot be sent: {error}") from None
 
 
 def _connected(address: ReceiverAddress, deadline: Deadline, times: SenderTimes, congestion: Congestion) -> FrameStream:
@@ -178,7 +188,8 @@ class OpenedHandoff:
         self._deadline = deadline
         self._clock = clock
         self._closed = False
-        self._keepalive = Keepalive(stream, times, deadline)
+        self._pings = Pings()
+        self._keepalive = Keepalive(stream, times, deadline, self._pings)
 
     def __enter__(self) -> OpenedHandoff:
         return self
@@ -259,7 +270,9 @@ class OpenedHandoff:
         descriptions = [description for description, _ in tensors]
         # Digests that were made at capture give the root before a byte leaves: the window is the wire's own time.
         made = None if digests is None else _Manifest.of(prompt_sha256, n_tokens, descriptions, digests)
-        payload = PayloadSender(self._stream, self._trust.transcript, self._trust.keys, self._deadline, tensors)
+        payload = PayloadSender(
+            self._stream, self._trust.transcript, self._trust.keys, self._deadline, tensors, self._pings
+        )
         payload.begin(
             {
                 "handoff_id": handoff_id,

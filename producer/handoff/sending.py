@@ -13,6 +13,7 @@ from typing import Any, Final
 from producer.handoff import frames, keepalive, session
 from producer.handoff.errors import LinkError, RefusedError
 from producer.handoff.frames import Frame, FrameType
+from producer.handoff.keepalive import Pings
 from producer.handoff.manifest import TensorDescription
 from producer.handoff.session import SessionKeys, Transcript
 from producer.handoff.stream import SLICE_BYTES, Deadline, FrameStream
@@ -44,7 +45,9 @@ class PayloadSender:
         keys: SessionKeys,
         deadline: Deadline,
         tensors: Sequence[Tensor],
+        pings: Pings,
     ) -> None:
+        self._pings = pings
         self._stream = stream
         self._transcript = transcript
         self._keys = keys
@@ -77,14 +80,9 @@ class PayloadSender:
         self._write([session.sealed(self._transcript, self._keys, FrameType.END, {}, session.root_bytes(root)).wire])
         self._phase = "after END"
         while True:
-            try:
-                frame = self._stream.read_frame(self._deadline, (FrameType.ACK, FrameType.NACK, FrameType.PONG))
-            except LinkError as error:
-                raise self._placed(error) from None
-            if frame.type is FrameType.ACK:
+            frame = self._heard(FrameType.ACK)
+            if frame is not None:
                 return frame
-            if frame.type is FrameType.NACK:
-                raise self._explained(keepalive.refused(frame))
 
     def _framed(self) -> Iterator[_Layer]:
         """Every LAYER in order, taken into the transcript: nothing of a frame hangs on the bytes of its body."""
@@ -133,13 +131,16 @@ class PayloadSender:
         try:
             self._stream.write(buffers, self._deadline)
         except LinkError as error:
-            word = keepalive.last_word(self._stream) if error.code == "peer_gone" else None
+            word = keepalive.last_word(self._stream, self._pings) if error.code == "peer_gone" else None
             raise self._explained(word) if word is not None else self._placed(error) from None
 
     def _hear(self) -> None:
+        while self._stream.has_input():
+            self._heard()
+
+    def _heard(self, *kinds: FrameType) -> Frame | None:
         try:
-            while self._stream.has_input():
-                keepalive.hear(self._stream, self._deadline)
+            return keepalive.hear(self._stream, self._deadline, self._pings, *kinds)
         except RefusedError as error:
             raise self._explained(error) from None
         except LinkError as error:

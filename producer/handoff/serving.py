@@ -24,7 +24,7 @@ from producer.handoff.reserve import Reserve
 from producer.handoff.session import SessionKeys, Transcript
 from producer.handoff.stream import Deadline, FrameStream, Silence
 
-SLOT_SETTLES_S: Final = 1.0
+SLOT_SETTLES_S: Final = 0.25
 """How long a second producer waits for the slot: the end of the session that held it may not have been seen yet."""
 _ENROLLED_FIELDS = ("lane", "identity", "cache_identity", "mode")
 
@@ -83,6 +83,7 @@ class ReceiverSession:
         self._slot = slot
         self._stream = stream
         self.authenticated = False
+        """Whether it has taken the slot; until then it is a stranger."""
         self.outcome: str | None = None
         """``admitted``, or the code of what ended the session; None while it runs."""
 
@@ -154,9 +155,9 @@ class ReceiverSession:
     def _receive_payload(self, opened: _Opened, reserve: Reserve) -> _Received:
         with HashThreads() as hashing:  # they stand ready before BEGIN: from there on every moment is the window's
             begin = self._next(opened.transcript, FrameType.BEGIN)
+            descriptions = check_begin(begin.header, self._config.geometry, opened.hello.header["bytes"])
             if self._store.was_admitted(begin.header["handoff_id"]):
                 raise SessionError("replayed", f"handoff {begin.header['handoff_id']} was admitted before")
-            descriptions = check_begin(begin.header, self._config.geometry, opened.hello.header["bytes"])
             assembly = Assembly(descriptions, reserve.view, hashing)
             end, first_byte_ns = self._receive_layers(opened, assembly)
             return self._verified(opened, begin, end, assembly, first_byte_ns)

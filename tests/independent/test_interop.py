@@ -17,7 +17,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from wire_client import Client, Enrolled, Range, in_pieces, prompt_sha256, random_payloads
 from wire_receiver import Lane, Limits, Receiver, Session
 
+from producer.handoff import keepalive as our_keepalive
 from producer.handoff import receiver as our_receiver
 from producer.handoff import sender as our_sender
 from producer.handoff.enrollment import ProducerSide, ReceiverAddress, ReceiverConfig, ReceiverTimes, SenderTimes
@@ -388,6 +389,9 @@ class Recorded:
         view[: len(piece)] = piece
         return len(piece)
 
+    def shutdown(self, how: int) -> None:
+        pass
+
     def close(self) -> None:
         pass
 
@@ -397,27 +401,31 @@ def frame_bytes(frame: dict[str, str]) -> bytes:
 
 
 PRODUCERS = {"HELLO", "OPEN", "BEGIN", "LAYER", "END"}
+EXAMPLES = -5
+"""Where the frames outside the transcript begin."""
+
+
+def client_on(line: Recorded, told: dict[str, Any], monkeypatch: pytest.MonkeyPatch, nonce_p: str) -> Client:
+    """The independent client without a network."""
+    monkeypatch.setattr(Client, "__post_init__", lambda _self: None)
+    monkeypatch.setattr(Client, "_readable", lambda _self: False)
+    client = Client(Enrolled.from_json(told), ("", 0), nonce_p=bytes.fromhex(nonce_p))
+    client.earlier = hashlib.sha256()
+    client.deadline = client.step_ends = time.monotonic() + 60
+    client.pongs = client.pongs_owed = 0
+    client.keeping, client.frame_ends = False, float("inf")
+    client.socket = line  # type: ignore[assignment]
+    return client
 
 
 def test_the_independent_client_says_the_pages_producer_frames_byte_for_byte(
     vector: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    session = vector["frames"][:-4]
+    session = vector["frames"][:EXAMPLES]
     coming = bytearray().join(frame_bytes(frame) for frame in session if frame["type"] not in PRODUCERS)
     line = Recorded(coming)
-    monkeypatch.setattr(Client, "__post_init__", lambda _self: None)
-    monkeypatch.setattr(Client, "_readable", lambda _self: False)
-    enrolled = Enrolled.from_json(
-        {
-            **vector_lane(vector),
-            "public_key": vector["receiver_public_key"],
-        }
-    )
-    client = Client(enrolled, ("", 0), nonce_p=bytes.fromhex(vector["nonce_p"]))
-    client.earlier = hashlib.sha256()
-    client.deadline = time.monotonic() + 60
-    client.pongs = client.pongs_owed = 0
-    client.socket = line  # type: ignore[assignment]
+    told = {**vector_lane(vector), "public_key": vector["receiver_public_key"]}
+    client = client_on(line, told, monkeypatch, vector["nonce_p"])
     done = client.hand_over(
         vector["token_ids"],
         [bytes(range(8)), bytes(range(8, 16))],
@@ -432,7 +440,7 @@ def test_the_independent_client_says_the_pages_producer_frames_byte_for_byte(
 def test_the_independent_receiver_says_the_pages_receiver_frames_byte_for_byte(
     vector: dict[str, Any], tmp_path: Path
 ) -> None:
-    session = vector["frames"][:-4]
+    session = vector["frames"][:EXAMPLES]
     coming = bytearray().join(frame_bytes(frame) for frame in session if frame["type"] in PRODUCERS)
     line = Recorded(coming)
     lane = lane_of(
@@ -454,12 +462,59 @@ def test_the_independent_receiver_says_the_pages_receiver_frames_byte_for_byte(
 
 
 def test_the_pages_example_frames_are_what_the_independent_ends_encode(vector: dict[str, Any]) -> None:
-    for frame in vector["frames"][-4:]:
+    for frame in vector["frames"][EXAMPLES:]:
         header = frame["header"].encode("ascii")
         assert client_end.canonical(json.loads(header)) == header
         assert receiver_end.jcs(json.loads(header)).encode("utf-8") == header
         prefix = client_end.PREFIX.pack(b"KVH2", 2, client_end.TYPES[frame["type"]], len(header), 0)
         assert prefix.hex() == frame["prefix"]
+
+
+def test_the_independent_client_refuses_the_pages_frames_with_the_pages_codes(
+    vector: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = {**vector_lane(vector), "public_key": vector["receiver_public_key"]}
+    for frame in refused_of(vector, client_end.FIELDS):
+        client = client_on(Recorded(bytearray(frame_bytes(frame))), told, monkeypatch, vector["nonce_p"])
+        with pytest.raises(client_end.WireError) as failed:
+            client.expect(frame["type"])
+        assert (failed.value.code, failed.value.theirs) == (frame["code"], False), frame
+
+
+def test_the_independent_receiver_refuses_the_pages_frames_with_the_pages_codes(
+    vector: dict[str, Any], tmp_path: Path
+) -> None:
+    told = {**vector_lane(vector), "private_key": vector["receiver_private_key"], "memory_limit_bytes": 1024}
+    with Receiver(lane_of(told | {"work_dir": str(tmp_path / "work")}, tmp_path)) as there:
+        for frame in refused_of(vector, {receiver_end.NAME[kind] for kind in receiver_end.ASKED}):
+            end = Session(there, Recorded(bytearray(frame_bytes(frame))))  # type: ignore[arg-type]
+            with pytest.raises(receiver_end.Fault) as failed:
+                end.take(client_end.TYPES[frame["type"]])
+            assert failed.value.code == frame["code"], frame
+
+
+BY_PREFIX = {"bad_magic", "bad_version", "unknown_type", "header_too_large", "body_not_allowed", "body_too_large"}
+
+
+def refused_of(vector: dict[str, Any], kinds: Collection[str]) -> list[dict[str, str]]:
+    """The page's refused frames that an end gets as far as refusing with their own code."""
+    found = [frame for frame in vector["refused"] if frame["type"] in kinds or frame["code"] in BY_PREFIX]
+    assert len(found) >= 12
+    return found
+
+
+def test_the_pages_admission_record_is_canonical_and_its_signature_is_the_acks(vector: dict[str, Any]) -> None:
+    text = vector["admission_record"].encode("utf-8")
+    record = json.loads(text)
+    assert receiver_end.jcs(record).encode("utf-8") + b"\n" == text
+    message = json.loads(vector["ack_message"].removeprefix("soakledger/ack/1\n"))
+    assert {name: record[name] for name in message if name in record} == {
+        name: value for name, value in message.items() if name in record
+    }
+    assert record["sig"] == vector["sig"]
+    assert [base64.b64decode(sig[8:], validate=True) for sig in vector["sig_refused"][:3]] == 3 * [
+        base64.b64decode(vector["sig"][8:])
+    ], "the first three say the same bytes to a loose decoder"
 
 
 def vector_lane(vector: dict[str, Any]) -> dict[str, Any]:
@@ -588,6 +643,8 @@ def with_(**members: Any) -> Change:
 
 R = receiver_end
 OTHER_KEY = "ed25519:" + base64.b64encode(bytes(64)).decode("ascii")
+LOOSE = "ed25519:" + "A" * 85 + "B=="
+"""64 zero bytes to a loose decoder, as OTHER_KEY, with an unused bit set."""
 BAD_RECEIVERS: dict[str, tuple[type[Session], str]] = {
     "an extra field in HELLO_ACK": (saying(R.HELLO_ACK, with_(extra=1)), "unknown_field"),
     "an extra field in OPENED": (saying(R.OPENED, with_(extra=1)), "unknown_field"),
@@ -645,6 +702,22 @@ BAD_RECEIVERS: dict[str, tuple[type[Session], str]] = {
         sending(R.OPENED, lambda _: reheaded(9, '{"code":"busy","extra":1,"reason":"so"}')),
         "unknown_field",
     ),
+    "a NACK of bytes_differ without digests": (
+        sending(R.OPENED, lambda _: reheaded(9, '{"code":"bytes_differ","reason":"so"}')),
+        "missing_field",
+    ),
+    "a NACK of another code with digests": (
+        sending(R.OPENED, lambda _: reheaded(9, f'{{"code":"busy","digests":["blake3:{"0" * 64}"],"reason":"so"}}')),
+        "unknown_field",
+    ),
+    "a sig of another spelling": (saying(R.ACK, with_(sig=LOOSE)), "bad_field"),
+    "a body over 64 MiB on ACK": (sending(R.ACK, lambda raw: prefixed(raw, body=67_108_865)), "body_not_allowed"),
+    "an array with a space": (sending(R.OPENED, lambda _: reheaded(4, "[ 640]")), "bad_header"),
+    "a number of 1e16": (sending(R.OPENED, lambda _: reheaded(4, '{"reserved":1e16}')), "bad_header"),
+    "a number of 1e-7": (sending(R.OPENED, lambda _: reheaded(4, '{"reserved":1e-7}')), "bad_field"),
+    "a PONG before OPENED": (sending(R.OPENED, lambda raw: reheaded(12, "{}") + raw), "unexpected_frame"),
+    "a PONG that nobody asked for": (sending(R.ACK, lambda raw: reheaded(12, "{}") + raw), "unexpected_frame"),
+    "a PING from a receiver": (sending(R.ACK, lambda raw: reheaded(11, "{}") + raw), "unexpected_frame"),
     "a NACK without reason": (sending(R.OPENED, lambda _: reheaded(9, '{"code":"busy"}')), "missing_field"),
     "a NACK with 2,001 characters": (
         sending(R.OPENED, lambda _: reheaded(9, json.dumps({"code": "busy", "reason": "x" * 2001}).replace(" ", ""))),
@@ -863,6 +936,14 @@ BAD_CLIENTS: dict[str, tuple[Callable[[Client], None], str]] = {
     "a BEGIN's header over 4 MiB": (raw(prefixed(bytes(20), kind=5, header=4_194_305)), "header_too_large"),
     "a BEGIN of 4 MiB before HELLO": (raw(prefixed(bytes(20), kind=5, header=4_194_304)), "unexpected_frame"),
     "a body on HELLO": (raw(prefixed(bytes(20), kind=1, header=2, body=1)), "body_not_allowed"),
+    "a body over 64 MiB on HELLO": (
+        raw(prefixed(bytes(20), kind=1, header=2, body=67_108_865)),
+        "body_not_allowed",
+    ),
+    "an array with a space": (raw(reheaded(1, "[ ]")), "bad_header"),
+    "a number of 1e16": (raw(reheaded(1, '{"bytes":1e16}')), "bad_header"),
+    "a number of 1e-7 in an unknown field": (raw(reheaded(1, '{"extra":1e-7}')), "unknown_field"),
+    "a number of 0.00001 in an unknown field": (raw(reheaded(1, '{"extra":0.00001}')), "unknown_field"),
     "a LAYER of 64 MiB before HELLO": (raw(prefixed(bytes(20), kind=6, header=2, body=67_108_864)), "unexpected_frame"),
     "a LAYER over 64 MiB": (raw(prefixed(bytes(20), kind=6, header=2, body=67_108_865)), "body_too_large"),
     "OPEN first": (raw(reheaded(3, '{"mac":"' + "0" * 64 + '"}')), "unexpected_frame"),
@@ -877,6 +958,13 @@ BAD_CLIENTS: dict[str, tuple[Callable[[Client], None], str]] = {
     "OPEN twice": (after(opened, lambda c: c.send("OPEN", {})), "unexpected_frame"),
     "LAYER before BEGIN": (after(opened, layer(0, 0, 1)), "unexpected_frame"),
     "END before BEGIN": (after(opened, ends(zero_root())), "unexpected_frame"),
+    "NACK from a producer": (after(opened, says("NACK", {"code": "busy", "reason": ""})), "unexpected_frame"),
+    "OPENED from a producer": (after(opened, raw(reheaded(4, '{"reserved":1}'))), "unexpected_frame"),
+    "an ABORT with digests": (
+        after(opened, raw(reheaded(10, f'{{"code":"cancelled","digests":["blake3:{"0" * 64}"],"reason":""}}'))),
+        "unknown_field",
+    ),
+    "PONG after BEGIN": (after(begun, says("PONG", {})), "unexpected_frame"),
     "PONG from a producer": (after(opened, says("PONG", {})), "unexpected_frame"),
     "a PING with a field": (after(opened, says("PING", {"n": 1})), "unknown_field"),
     "BEGIN twice": (after(begun, says("BEGIN", begin_header())), "unexpected_frame"),
@@ -889,6 +977,35 @@ BAD_CLIENTS: dict[str, tuple[Callable[[Client], None], str]] = {
     "a tensor of another dtype": (after(opened, says("BEGIN", described(dtype="float16"))), "geometry_differs"),
     "a tensor in another order": (
         after(opened, says("BEGIN", described(order="kv_head,token,head_dim"))),
+        "geometry_differs",
+    ),
+    "an order of an undefined name": (
+        after(opened, says("BEGIN", described(order="token,kv_head,dim"))),
+        "geometry_differs",
+    ),
+    "an order of nine names": (after(opened, says("BEGIN", described(order="a,b,c,d,e,f,g,h,i"))), "bad_field"),
+    "an order with a space": (after(opened, says("BEGIN", described(order="token, kv_head, head_dim"))), "bad_field"),
+    "a latent tensor": (after(opened, says("BEGIN", described(part="latent"))), "geometry_differs"),
+    "a tensor of an undefined dtype": (after(opened, says("BEGIN", described(dtype="float8"))), "geometry_differs"),
+    "a tensor that is a number": (after(opened, says("BEGIN", begin_header(tensors=[*TENSORS, 1]))), "bad_field"),
+    "a bad handoff id and an unknown member of a tensor": (
+        after(opened, says("BEGIN", described(extra=1) | {"handoff_id": "0"})),
+        "bad_field",
+    ),
+    "a bad total and an unknown member of a tensor": (
+        after(opened, says("BEGIN", described(extra=1) | {"total_bytes": 0})),
+        "bad_field",
+    ),
+    "another total and another dtype": (
+        after(opened, says("BEGIN", described(dtype="float16") | {"total_bytes": SIZE - 1})),
+        "size_differs",
+    ),
+    "one byte more, as HELLO asked, than the tensors have": (
+        after(lambda c: opened(c, SIZE + 1), says("BEGIN", begin_header(total_bytes=SIZE + 1))),
+        "size_differs",
+    ),
+    "one byte more, as HELLO asked, and another number of tokens": (
+        after(lambda c: opened(c, SIZE + 1), says("BEGIN", begin_header(total_bytes=SIZE + 1, n_tokens=11))),
         "geometry_differs",
     ),
     "a tensor too few": (after(opened, says("BEGIN", begin_header(tensors=TENSORS[:-1]))), "geometry_differs"),
@@ -986,6 +1103,37 @@ def test_a_handoff_id_is_admitted_once(there: There) -> None:
     assert (failed.value.code, failed.value.theirs) == ("replayed", True)
 
 
+def test_a_known_handoff_id_is_refused_before_any_payload(there: There) -> None:
+    with there.client() as client:
+        client.hand_over(TOKENS, small_payloads(there.told), handoff_id="ab" * 16)
+    with there.client() as client:
+        begun(client, "ab" * 16)
+        assert nacked(client, "ACK").code == "replayed"
+
+
+def test_a_known_handoff_id_is_looked_at_after_the_tensors(there: There) -> None:
+    with there.client() as client:
+        client.hand_over(TOKENS, small_payloads(there.told), handoff_id="ab" * 16)
+    with there.client() as client:
+        opened(client)
+        client.send("BEGIN", described(dtype="float16") | {"handoff_id": "ab" * 16})
+        assert nacked(client, "ACK").code == "geometry_differs"
+
+
+def test_a_record_that_appears_before_the_end_refuses_the_handoff_as_replayed(there: There) -> None:
+    folder = Path(there.told["work_dir"]) / "admissions"
+    with there.client() as client:
+        begun(client, "ab" * 16)
+        every_layer(client)
+        client.ping()
+        client.pong()  # BEGIN was found good
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{'ab' * 16}.json").write_text("another's", "utf-8")
+        client.end(zero_root())
+        assert nacked(client, "ACK").code == "replayed"
+    assert (folder / f"{'ab' * 16}.json").read_text("utf-8") == "another's"
+
+
 def test_a_byte_changed_after_its_digest_is_refused_with_the_receivers_digests(there: There) -> None:
     payloads = [bytes(tensor["bytes"]) for tensor in TENSORS]
     with there.client() as client:
@@ -1058,6 +1206,132 @@ def test_a_frame_cut_short_is_told_when_the_way_back_is_open(there: There) -> No
         assert nacked(client, "ACK").code == "short_frame"
 
 
+def last_word_of(client: Client, word: str) -> None:
+    """A session up to the receiver's last word, and that word read."""
+    begun(client, "ab" * 16)
+    if word == "ABORT":
+        client.send("ABORT", {"code": "cancelled", "reason": ""})
+    elif word == "NACK":
+        client.write(reheaded(6, '{"count":1,"first_token":0,"tensor":0}', ROW + 1))
+        assert nacked(client, "ACK").code == "long_body"
+    else:
+        every_layer(client)
+        client.end(zero_root())
+        client.acknowledgement("ab" * 16, prompt_sha256(TOKENS), zero_root(), SIZE)
+
+
+@pytest.mark.parametrize("word", ["ACK", "NACK", "ABORT"])
+def test_after_the_last_word_the_receiver_ends_its_side_and_reads_on(there: There, word: str) -> None:
+    with there.client() as client:
+        last_word_of(client, word)
+        assert client.socket.recv(1) == b""
+        for _ in range(8):  # a reset would end this
+            client.socket.sendall(bytes(1_048_576))
+    with there.client() as client:
+        opened(client)  # the slot was free before the end could be seen
+
+
+def test_what_follows_end_is_discarded_unread(there: There) -> None:
+    with there.client() as client:
+        begun(client, "ab" * 16)
+        every_layer(client)
+        end = client.encode("END", {}, sealed_with=zero_root())
+        client.write(end + reheaded(11, "{}") + reheaded(10, '{"code":"cancelled","reason":""}') + b"no frame at all")
+        client.acknowledgement("ab" * 16, prompt_sha256(TOKENS), zero_root(), SIZE)
+        assert client.socket.recv(1) == b""
+    assert len(list(Path(there.told["work_dir"]).glob("admissions/*.json"))) == 1
+
+
+def test_an_end_between_two_frames_is_an_abort_without_a_word(there: There) -> None:
+    with there.client() as client:
+        begun(client)
+        client.socket.shutdown(socket.SHUT_WR)
+        assert client.socket.recv(1) == b""
+    with there.client() as client:
+        opened(client)
+
+
+def test_pings_may_wait_for_their_pongs_together(there: There) -> None:
+    with there.client() as client:
+        opened(client)
+        for _ in range(3):
+            client.ping()
+        client.begin("ab" * 16, prompt_sha256(TOKENS), 10, TENSORS, SIZE)
+        client.ping()
+        every_layer(client)
+        client.ping()
+        client.end(zero_root())
+        client.acknowledgement("ab" * 16, prompt_sha256(TOKENS), zero_root(), SIZE)
+        assert (client.pongs, client.pongs_owed) == (5, 0)
+
+
+def test_the_oldest_of_seventeen_strangers_is_closed_without_a_word(there: There) -> None:
+    with contextlib.ExitStack() as stack:
+        holder = stack.enter_context(there.client())
+        opened(holder)
+        strangers = []
+        for _ in range(16):
+            strangers.append(stack.enter_context(there.client()))
+            strangers[-1].hello(SIZE)
+        seventeenth = stack.enter_context(there.client())
+        seventeenth.hello(SIZE)
+        assert strangers[0].socket.recv(1) == b""
+        for kept in (*strangers[1:], seventeenth):
+            kept.send("OPEN", {})
+            assert nacked(kept, "OPENED").code == "busy"
+        holder.begin("ab" * 16, prompt_sha256(TOKENS), 10, TENSORS, SIZE)
+        every_layer(holder)
+        holder.end(zero_root())
+        holder.acknowledgement("ab" * 16, prompt_sha256(TOKENS), zero_root(), SIZE)
+
+
+def test_the_independent_client_waits_for_the_handshake_no_longer_than_its_limit(tmp_path: Path) -> None:
+    enrolled = Enrolled.from_json(enrollment(tmp_path, SMALL))
+    with (
+        socket.create_server(("127.0.0.1", 0)) as mute,
+        Client(enrolled, mute.getsockname(), session_s=5, handshake_s=0.2) as client,
+        pytest.raises(client_end.WireError) as failed,
+    ):
+        client.hello(SIZE)
+    assert (failed.value.code, time.monotonic() < client.deadline) == ("deadline", True)
+
+
+def test_half_a_pong_is_waited_for_no_longer_than_a_frame_may_take(
+    tmp_path: Path, send: Send, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_end, "FRAME_S", 0.2)
+    monkeypatch.setattr(our_keepalive, "_FRAME_S", 0.2)
+    told = enrollment(tmp_path / "work", SMALL)
+    with Receiver(lane_of(told, tmp_path), session=sending(R.PONG, lambda raw: raw[:5])) as there:
+        if send is theirs_sends:
+            with Client(Enrolled.from_json(told), ("127.0.0.1", there.port), session_s=10) as client:
+                opened(client)
+                client.ping()
+                with pytest.raises(client_end.WireError) as failed:
+                    client.pong()
+                assert (failed.value.code, time.monotonic() < client.deadline) == ("deadline", True)
+            return
+        address = ReceiverAddress("127.0.0.1", there.port, "lo")
+        with our_sender.connect(our_side(told), address, SIZE, clock=HostClock("here"), times=FAST) as ours:
+            finish = time.monotonic() + 10
+            while ours.alive and time.monotonic() < finish:
+                time.sleep(0.01)
+            with pytest.raises(OurWireError) as seen:
+                ours.check()
+            assert seen.value.code == "deadline"
+
+
+def test_the_independent_client_waits_for_opened_no_longer_than_its_limit(tmp_path: Path) -> None:
+    told = enrollment(tmp_path / "work", SMALL)
+    with (
+        Receiver(lane_of(told, tmp_path), session=sending(R.OPENED, lambda _: b"")) as there,
+        Client(Enrolled.from_json(told), ("127.0.0.1", there.port), session_s=5, handshake_s=0.2) as client,
+        pytest.raises(client_end.WireError) as failed,
+    ):
+        opened(client)
+    assert (failed.value.code, time.monotonic() < client.deadline) == ("deadline", True)
+
+
 @pytest.mark.parametrize("which", RECEIVERS)
 def test_a_silent_producer_loses_the_slot(tmp_path: Path, which: str) -> None:
     told = enrollment(tmp_path / "work", SMALL)
@@ -1089,8 +1363,10 @@ def test_an_eviction_makes_room_and_leaves_its_record(tmp_path: Path, which: str
 @pytest.mark.parametrize("which", RECEIVERS)
 def test_both_receivers_leave_records_of_the_same_form(tmp_path: Path, which: str) -> None:
     told = enrollment(tmp_path / "work", SMALL)
+    started_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
     with either(which, told, tmp_path) as there, there.client() as client:
         done = client.hand_over(TOKENS, small_payloads(told))
+        ended_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
     path = tmp_path / "work" / "admissions" / f"{done.handoff_id}.json"
     text = path.read_bytes()
     record = json.loads(text)
@@ -1099,7 +1375,11 @@ def test_both_receivers_leave_records_of_the_same_form(tmp_path: Path, which: st
     asked = "v lane receiver host boot_id clock handoff_id prompt_sha256 root total_bytes nonces sig first_byte_ns"
     assert set(record) == {*asked.split(), "admitted_ns"}
     assert record["v"] == 1
-    assert 0 < int(record["first_byte_ns"]) <= int(record["admitted_ns"])
+    assert (record["host"], record["receiver"], record["clock"]) == ("there", "there", "boottime")
+    assert record["boot_id"] == Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
+    stamps = (record["first_byte_ns"], record["admitted_ns"])
+    assert all(re.fullmatch("0|[1-9][0-9]*", stamp) for stamp in stamps)
+    assert started_ns < int(stamps[0]) <= int(stamps[1]) < ended_ns
 
 
 def serve_ours(path: Path) -> None:

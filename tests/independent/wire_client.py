@@ -58,7 +58,11 @@ LARGE_HEADER = 4_194_304
 LARGEST_BODY = 67_108_864
 MAX_INT = 2**53 - 1
 DTYPE_SIZE = {"bfloat16": 2, "float16": 2, "float32": 4}
-NACK_GRACE_S = 2.0
+CONNECT_S = 5.0
+HANDSHAKE_S = 10.0
+FILL_BYTES_PER_S = 50_000_000
+FRAME_S = 5.0
+LAST_WORD_S = 1.0
 SILENCE_S = 30.0
 PING_EVERY_S = 5.0
 SESSION_S = 900.0
@@ -97,6 +101,19 @@ def _quoted(text: str) -> str:
     return "".join(out)
 
 
+def _number(value: float) -> str:
+    """ECMAScript's form of a number within ±(2^53 − 1); no document of this wire has one that is not whole."""
+    if value.is_integer():
+        return str(int(value))
+    digits, _, exponent = repr(value).partition("e")
+    if not exponent:
+        return digits
+    sign, digits = ("-", digits[1:]) if digits.startswith("-") else ("", digits)
+    if int(exponent) < -6:
+        return f"{sign}{digits}e{int(exponent)}"
+    return f"{sign}0.{'0' * (-int(exponent) - 1)}{digits.replace('.', '')}"
+
+
 def _text_of(value: Json) -> str:
     if value is None:
         return "null"
@@ -107,9 +124,7 @@ def _text_of(value: Json) -> str:
             raise ValueError("integer out of range")
         return str(value)
     if isinstance(value, float):
-        if value.is_integer() and abs(value) <= MAX_INT:
-            return str(int(value))
-        return repr(value)  # no document of this wire has one; only ever compared and then refused
+        return _number(value)
     if isinstance(value, str):
         return _quoted(value)
     if isinstance(value, list | tuple):
@@ -164,8 +179,8 @@ def strict_object(raw: bytes) -> Header:
 
     def fraction(digits: str) -> float:
         number = float(digits)
-        if number in (float("inf"), float("-inf")):
-            raise ValueError("not a finite number")
+        if not abs(number) <= MAX_INT:
+            raise ValueError("a number out of range")
         return number
 
     def constant(name: str) -> Json:
@@ -326,22 +341,21 @@ FIELDS: dict[str, dict[str, Check]] = {
     },
     "PONG": {},
 }
-OPTIONAL = {("NACK", "digests")}
 
 
 def check_fields(kind: str, header: Header) -> None:
-    known = FIELDS[kind]
+    known = dict(FIELDS[kind])
+    if kind == "NACK" and header.get("code") != "bytes_differ":
+        del known["digests"]
     for name in header:
         if name not in known:
             raise WireError("unknown_field", f"{kind} has no field {name!r}")
-    for name, check in known.items():
+    for name in known:
         if name not in header:
-            if (kind, name) not in OPTIONAL:
-                raise WireError("missing_field", f"{kind} lacks {name}")
-        elif not check(header[name]):
+            raise WireError("missing_field", f"{kind} lacks {name}")
+    for name, check in known.items():
+        if not check(header[name]):
             raise WireError("bad_field", f"{kind}'s {name} is not in order")
-    if kind == "NACK" and "digests" in header and header["code"] != "bytes_differ":
-        raise WireError("bad_field", "NACK has digests with another code than bytes_differ")
 
 
 # --- the session ------------------------------------------------------------------------------------------------------
@@ -403,6 +417,7 @@ class Client:
     address: tuple[str, int]
     nonce_p: bytes = field(default_factory=lambda: os.urandom(32))
     session_s: float = SESSION_S
+    handshake_s: float = HANDSHAKE_S
 
     def __post_init__(self) -> None:
         self.earlier = hashlib.sha256()
@@ -414,9 +429,12 @@ class Client:
         self.pongs_owed = 0
         self.deadline = time.monotonic() + self.session_s
         try:
-            self.socket = socket.create_connection(self.address, timeout=min(10.0, self.session_s))
+            self.socket = socket.create_connection(self.address, timeout=min(CONNECT_S, self.session_s))
         except OSError as error:
             raise WireError("unreachable", str(error)) from None
+        self.step_ends = time.monotonic() + self.handshake_s  # of HELLO to OPEN, then of OPENED, then none
+        self.keeping = False  # from OPENED to BEGIN, when each frame has a limit of its own
+        self.frame_ends = float("inf")
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def __enter__(self) -> Client:
@@ -436,19 +454,19 @@ class Client:
         """Sends all of it; looks for a NACK before, and once more when sending fails."""
         self._take_early_words()
         try:
-            self._arm(SILENCE_S)
+            self._arm(FRAME_S if self.keeping else None)
             self.socket.sendall(data)
         except TimeoutError:
-            raise WireError("peer_silent", "the receiver takes no bytes") from None
+            raise WireError("deadline", "the receiver takes no bytes") from None
         except OSError as error:
             self._last_words()
             raise WireError("peer_gone", str(error)) from None
 
-    def _arm(self, most: float) -> None:
-        left = self.deadline - time.monotonic()
+    def _arm(self, most: float | None) -> None:
+        left = min(self.deadline, self.step_ends, self.frame_ends) - time.monotonic()
         if left <= 0:
-            raise WireError("deadline", "the session took too long")
-        self.socket.settimeout(min(left, most))
+            raise WireError("deadline", "the session or this step of it took too long")
+        self.socket.settimeout(left if most is None else min(left, most))
 
     def _readable(self) -> bool:
         return bool(select.select([self.socket], [], [], 0)[0])
@@ -458,22 +476,23 @@ class Client:
             self.expect()  # a NACK raises, a PONG is counted, anything else is out of its turn
 
     def _last_words(self) -> None:
-        self.deadline = min(self.deadline, time.monotonic() + NACK_GRACE_S)
+        self.deadline = min(self.deadline, time.monotonic() + LAST_WORD_S)
         try:
-            self.expect()
+            while True:
+                self.expect()
         except WireError as error:
             if error.theirs:
                 raise
 
-    def _exactly(self, size: int, at_boundary: bool, patience: float) -> bytes:
+    def _exactly(self, size: int, at_boundary: bool, patience: float | None) -> bytes:
         got = bytearray()
         while len(got) < size:
             try:
                 self._arm(patience)
                 piece = self.socket.recv(size - len(got))
             except TimeoutError:
-                if time.monotonic() >= self.deadline:
-                    raise WireError("deadline", "the session took too long") from None
+                if patience is None or time.monotonic() >= min(self.deadline, self.frame_ends):
+                    raise WireError("deadline", "the session or this step of it took too long") from None
                 raise WireError("peer_silent", "nothing came from the receiver") from None
             except OSError as error:
                 raise WireError("peer_gone", str(error)) from None
@@ -481,6 +500,8 @@ class Client:
                 if at_boundary and not got:
                     raise WireError("peer_gone", "the receiver closed the connection")
                 raise WireError("short_frame", "the connection ended inside a frame")
+            if at_boundary and not got and self.keeping:
+                self.frame_ends = time.monotonic() + FRAME_S
             got += piece
         return bytes(got)
 
@@ -508,7 +529,7 @@ class Client:
         if len(body) >= 65_536:
             self.write(body)
 
-    def expect(self, *kinds: str, patience: float = SILENCE_S) -> tuple[str, Header]:
+    def expect(self, *kinds: str, patience: float | None = None) -> tuple[str, Header]:
         """The next frame, which must be one of `kinds`, a NACK, or (when one is owed) a PONG; PONGs without kinds."""
         while True:
             prefix = self._exactly(PREFIX.size, True, patience)
@@ -522,14 +543,15 @@ class Client:
                 raise WireError("unknown_type", str(number))
             if header_len > (LARGE_HEADER if kind in ("BEGIN", "NACK") else SMALL_HEADER):
                 raise WireError("header_too_large", f"{kind}: {header_len}")
-            if body_len > LARGEST_BODY:
-                raise WireError("body_too_large", f"{kind}: {body_len}")
             if body_len and kind != "LAYER":
                 raise WireError("body_not_allowed", f"{kind}: {body_len}")
+            if body_len > LARGEST_BODY:
+                raise WireError("body_too_large", f"{kind}: {body_len}")
             pong = kind == "PONG" and self.pongs_owed > 0
             if not (kind in kinds or kind == "NACK" or pong):
                 raise WireError("unexpected_frame", f"{kind} may not come now")
             raw = self._exactly(header_len, False, patience)
+            self.frame_ends = float("inf")
             header = strict_object(raw)
             check_fields(kind, header)
             if kind == "NACK":
@@ -584,7 +606,10 @@ class Client:
 
     def open(self) -> None:
         self.send("OPEN", {})
+        self.step_ends = time.monotonic() + self.handshake_s + self.asked / FILL_BYTES_PER_S
         _, answer = self.expect("OPENED")
+        self.step_ends = float("inf")
+        self.keeping = True
         if answer["reserved"] != self.asked:
             raise WireError("bad_reserved", str(answer["reserved"]))
 
@@ -594,9 +619,10 @@ class Client:
 
     def pong(self) -> None:
         while self.pongs_owed:
-            self.expect("PONG")
+            self.expect("PONG", patience=SILENCE_S)
 
     def begin(self, handoff_id: str, prompt: str, n_tokens: int, tensors: list[Header], total: int) -> None:
+        self.keeping = False
         self.send(
             "BEGIN",
             {
@@ -631,8 +657,7 @@ class Client:
         return b"soakledger/ack/1\n" + canonical(told)
 
     def acknowledgement(self, handoff_id: str, prompt: str, root: str, total: int) -> tuple[str, bytes]:
-        # After END nothing of ours can be asked again: only the session's deadline bounds the receiver's digesting.
-        _, answer = self.expect("ACK", patience=self.session_s)
+        _, answer = self.expect("ACK")  # only the session's deadline bounds the receiver's digesting
         if not hmac.compare_digest(answer["root"], root):
             raise WireError("root_differs", answer["root"])
         ours = mac_of(self.key_r2p, "ACK", self.their_transcript, answer["root"])
@@ -677,12 +702,12 @@ class Client:
                 start = (part.first_token - described["first_token"]) * row
                 body = memoryview(payloads[part.tensor])[start : start + part.count * row]
                 self.layer(part, body)
-            self.end(made.root)
-            sig, message = self.acknowledgement(handoff_id, prompt, made.root, total)
         except WireError as error:
             if not error.theirs:
                 self.abort(error.code, error.text)
             raise
+        self.end(made.root)  # the last frame of ours, whatever comes of it
+        sig, message = self.acknowledgement(handoff_id, prompt, made.root, total)
         return Acknowledged(
             handoff_id,
             made.root,

@@ -87,16 +87,27 @@ def jcs(value: Any) -> str:
             return f'"{escaped}"'
         case int() if -SAFE <= value <= SAFE:
             return format(value, "d")
-        case float() if value.is_integer() and abs(value) <= SAFE:
+        case float() if value.is_integer():
             return format(int(value), "d")
         case float():
-            return repr(value)
+            return fraction(value)
         case list() | tuple():
             return f"[{','.join(map(jcs, value))}]"
         case dict():
             ordered = sorted(value.items(), key=lambda item: item[0].encode("utf-16-be"))
             return "{" + ",".join(f"{jcs(name)}:{jcs(member)}" for name, member in ordered) + "}"
     raise ValueError(f"not JSON: {value!r}")
+
+
+def fraction(value: float) -> str:
+    """A number that is not whole as ECMAScript writes it: plain from 10^-6 on, below with an exponent."""
+    mantissa, _, power = repr(value).partition("e-")
+    if not power:
+        return mantissa
+    if int(power) > 6:
+        return f"{mantissa}e-{int(power)}"
+    minus, digits = ("-", mantissa[1:]) if value < 0 else ("", mantissa)
+    return f"{minus}0.{'0' * (int(power) - 1)}{digits.replace('.', '')}"
 
 
 def _escape(found: re.Match[str]) -> str:
@@ -118,8 +129,8 @@ def parse_header(raw: bytes) -> dict[str, Any]:
 
     def number(text: str) -> float:
         value = float(text)
-        if value - value != 0:
-            raise ValueError("a number is not finite")
+        if not -SAFE <= value <= SAFE:
+            raise ValueError("a number is out of range")
         return value
 
     def refuse(text: str) -> Any:
@@ -163,7 +174,7 @@ DESCRIPTION: dict[str, Callable[[Any], bool]] = {
     "layer": integer_from(0),
     "part": text_like("k|v|latent|state|scale"),
     "dtype": text_like(IDENTIFIER),
-    "order": text_like(r"[a-z0-9_]+(,[a-z0-9_]+)*"),
+    "order": text_like(r"[a-z0-9_]+(,[a-z0-9_]+){0,7}"),
     "shape": lambda v: isinstance(v, list) and 1 <= len(v) <= 8 and all(map(integer_from(1), v)),
     "first_token": integer_from(0),
     "tokens": integer_from(1),
@@ -183,7 +194,7 @@ ASKED: dict[int, dict[str, Callable[[Any], bool]]] = {
         "handoff_id": text_like("[0-9a-f]{32}"),
         "prompt_sha256": text_like("sha256:[0-9a-f]{64}"),
         "n_tokens": integer_from(1),
-        "tensors": lambda v: isinstance(v, list) and len(v) >= 1,
+        "tensors": lambda v: isinstance(v, list) and len(v) >= 1 and all(isinstance(item, dict) for item in v),
         "total_bytes": integer_from(1),
     },
     LAYER: {"tensor": integer_from(0), "first_token": integer_from(0), "count": integer_from(1)},
@@ -193,9 +204,7 @@ ASKED: dict[int, dict[str, Callable[[Any], bool]]] = {
 }
 
 
-def check_members(value: Any, asked: dict[str, Callable[[Any], bool]], what: str) -> None:
-    if not isinstance(value, dict):
-        raise Fault("bad_field", f"{what} is not an object")
+def check_members(value: dict[str, Any], asked: dict[str, Callable[[Any], bool]], what: str) -> None:
     for name in value.keys() - asked.keys():
         raise Fault("unknown_field", f"{what} has {name[:64]!r}")
     for name in asked.keys() - value.keys():
@@ -264,6 +273,7 @@ class Lane:
 class Limits:
     handshake_s: float = 10.0
     silence_s: float = 30.0
+    write_s: float = 5.0
     linger_s: float = 2.0
     strangers: int = 16
 
@@ -332,7 +342,7 @@ class Session:
                     raise Gone("closed")
                 raise Fault("short_frame", "the connection ended inside a frame")
             if stamp and self.first_byte_ns is None:
-                self.first_byte_ns = time.monotonic_ns()
+                self.first_byte_ns = boottime_ns()
             got += size
 
     def read(self, size: int, *, boundary: bool = False) -> bytes:
@@ -353,10 +363,10 @@ class Session:
             raise Fault("unknown_type", str(kind))
         if header_len > (MAX_LARGE if kind in (BEGIN, NACK) else MAX_SMALL):
             raise Fault("header_too_large", f"{NAME[kind]}: {header_len}")
-        if body_len > MAX_BODY:
-            raise Fault("body_too_large", f"{NAME[kind]}: {body_len}")
         if body_len and kind != LAYER:
             raise Fault("body_not_allowed", f"{NAME[kind]}: {body_len}")
+        if body_len > MAX_BODY:
+            raise Fault("body_too_large", f"{NAME[kind]}: {body_len}")
         if kind not in allowed:
             raise Fault("unexpected_frame", f"{NAME[kind]} may not come now")
         raw = self.read(header_len)
@@ -409,7 +419,7 @@ class Session:
     def say(self, kind: int, header: dict[str, Any], root: str = "") -> bytes:
         whole = self.outgoing(kind, self.frame(kind, header, root))
         try:
-            self.connection.settimeout(self.receiver.limits.silence_s)
+            self.connection.settimeout(self.receiver.limits.write_s)
             self.connection.sendall(whole)
         except OSError as error:
             raise Gone(str(error)) from None
@@ -432,12 +442,12 @@ class Session:
                 header["digests"] = fault.digests
             with contextlib.suppress(Gone):
                 self.say(NACK, header)
-                self.linger()
         finally:
+            self.linger()
             self.connection.close()
 
     def linger(self) -> None:
-        """Reads on and discards, so that the NACK is not lost to a reset."""
+        """Says that nothing more comes, then reads on and discards, so that the last word is not lost to a reset."""
         ends = time.monotonic() + self.receiver.limits.linger_s
         waste = bytearray(65_536)
         with contextlib.suppress(OSError):
@@ -574,7 +584,7 @@ class Session:
             "nonces": {"p": self.nonce_p.hex(), "r": self.nonce_r.hex()},
             "sig": signature,
             "first_byte_ns": str(self.first_byte_ns),
-            "admitted_ns": str(time.monotonic_ns()),
+            "admitted_ns": str(boottime_ns()),
         }
         try:
             write_once(self.lane.work_dir / "admissions" / f"{handoff_id}.json", told)
@@ -583,6 +593,11 @@ class Session:
         except OSError as error:
             raise Fault("record_failed", str(error)) from None
         self.receiver.admit(handoff_id, root, self.buffer)
+
+
+def boottime_ns() -> int:
+    """The clock that the page calls `boottime`."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
 
 def write_once(path: Path, told: dict[str, Any]) -> None:
@@ -622,7 +637,7 @@ class Receiver:
         self.here = {
             "host": lane.receiver,
             "boot_id": Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip(),
-            "clock": "CLOCK_MONOTONIC",
+            "clock": "boottime",
         }
         self.listener = socket.create_server(("127.0.0.1", port), backlog=32)
         self.port: int = self.listener.getsockname()[1]
@@ -673,6 +688,8 @@ class Receiver:
         finally:
             with self.lock:
                 self.live.discard(session)
+                if session in self.strangers:
+                    self.strangers.remove(session)
 
     def take_slot(self, session: Session) -> None:
         with self.lock:
@@ -686,8 +703,6 @@ class Receiver:
         with self.lock:
             if self.holder is session:
                 self.holder = None
-            if session in self.strangers:
-                self.strangers.remove(session)
 
     def make_room(self, size: int) -> None:
         evicted: list[tuple[str, str, int]] = []
@@ -699,7 +714,7 @@ class Receiver:
         for handoff_id, root, total in evicted:
             told = {"v": 1, "lane": self.lane.lane, "receiver": self.lane.receiver, **self.here}
             told |= {"handoff_id": handoff_id, "root": root, "total_bytes": total}
-            told |= {"evicted_ns": str(time.monotonic_ns())}
+            told |= {"evicted_ns": str(boottime_ns())}
             write_once(self.lane.work_dir / "evictions" / f"{handoff_id}.json", told)
 
     def admit(self, handoff_id: str, root: str, data: bytearray) -> None:

@@ -79,3 +79,25 @@ def test_a_signature_by_another_key_under_the_same_name_is_refused() -> None:
     other = SigningKey(ORIGIN, b"\x07" * 32)
     with pytest.raises(EvidenceError, match="no valid signature"):
         note.verify_checkpoint(note.sign_checkpoint(57, ROOT, other).note, KEY.verify_key)
+
+
+ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+
+
+def respelled(text: str) -> str:
+    """Another text that a loose decoder takes for the same bytes: an unused bit of the last letter is set."""
+    letters = text.rstrip("=")
+    other = letters[:-1] + ALPHABET[ALPHABET.index(letters[-1]) + 1] + "=" * (len(text) - len(letters))
+    assert base64.b64decode(other) == base64.b64decode(text)
+    return other
+
+
+def test_a_second_spelling_of_a_notes_signature_or_root_is_refused() -> None:
+    lines = GOOD.decode().split("\n")
+    signature = lines[4].split(" ")[2]
+    for written in (lines[2], signature):
+        with pytest.raises(EvidenceError, match="is not the base64"):
+            note.verify_checkpoint(GOOD.replace(written.encode(), respelled(written).encode()), KEY.verify_key)
+    unpadded = GOOD.replace(signature.encode(), signature.rstrip("=").encode())
+    with pytest.raises(EvidenceError, match="is not base64"):
+        note.verify_checkpoint(unpadded, KEY.verify_key)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import struct
 from pathlib import Path
 from typing import Any
@@ -155,3 +156,63 @@ def test_a_layer_header_reads_the_same_whatever_the_size_of_its_numbers(number: 
 )
 def test_a_layer_header_that_is_nearly_right_is_refused_by_name(header: bytes, code: str) -> None:
     assert refused(FrameType.LAYER, header) == code
+
+
+VECTOR: dict[str, Any] = json.loads(
+    Path("docs/formats/wire.md").read_text(encoding="utf-8").split("```json\n")[1].split("\n```")[0]
+)
+
+
+@pytest.mark.parametrize("item", VECTOR["refused"], ids=lambda item: f"{item['type']}-{item['code']}")
+def test_a_frame_that_fails_several_checks_has_the_code_of_the_first(item: dict[str, str]) -> None:
+    with pytest.raises(FrameError) as caught:
+        frames.parse_frame(frames.parse_prefix(bytes.fromhex(item["prefix"])), item["header"].encode())
+    assert caught.value.code == item["code"]
+
+
+def test_the_document_refuses_a_frame_for_every_code_that_bytes_alone_can_earn() -> None:
+    assert {item["code"] for item in VECTOR["refused"]} == {
+        "bad_magic", "bad_version", "unknown_type", "header_too_large", "body_not_allowed", "body_too_large",
+        "bad_header", "not_canonical", "unknown_field", "missing_field", "bad_field",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("sig", VECTOR["sig_refused"])
+def test_a_signature_has_one_text(sig: str) -> None:
+    header = json.loads(next(item["header"] for item in VECTOR["frames"] if item["type"] == "ACK"))
+    frames.check_header(FrameType.ACK, header)
+    with pytest.raises(FrameError) as caught:
+        frames.check_header(FrameType.ACK, {**header, "sig": sig})
+    assert caught.value.code == "bad_field"
+
+
+@pytest.mark.parametrize("letter", "AQgw")
+def test_the_last_letter_of_a_signature_is_one_of_four(letter: str) -> None:
+    frames.check_header(
+        FrameType.ACK, {"root": "blake3:" + "0" * 64, "mac": "0" * 64, "sig": "ed25519:" + "A" * 85 + letter + "=="}
+    )
+
+
+@pytest.mark.parametrize(
+    ("order", "fits"),
+    [
+        ("token,kv_head,head_dim", True),
+        ("a", True),
+        (",".join("abcdefgh"), True),
+        (",".join("abcdefghi"), False),
+        ("", False),
+        ("token,", False),
+        (",token", False),
+        ("token, kv_head", False),
+        ("Token", False),
+    ],
+)
+def test_an_order_is_one_to_eight_names_between_commas(order: str, fits: bool) -> None:
+    begin = json.loads(next(item["header"] for item in VECTOR["frames"] if item["type"] == "BEGIN"))
+    begin["tensors"][1]["order"] = order
+    if fits:
+        frames.check_header(FrameType.BEGIN, begin)
+    else:
+        with pytest.raises(FrameError, match=r"BEGIN.tensors\[1\].order") as caught:
+            frames.check_header(FrameType.BEGIN, begin)
+        assert caught.value.code == "bad_field"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -29,14 +30,19 @@ from handoff_lane import (
 from handoff_raw import RawProducer, RawReceiver, raw_receiver, true_root
 from test_handoff import hand_off
 
-from producer.handoff import frames, inspection, sender, session
-from producer.handoff.enrollment import ReceiverAddress, ReceiverTimes
+from producer.handoff import frames, inspection, keepalive, receiver, sender, session
+from producer.handoff.admission import AdmissionStore
+from producer.handoff.enrollment import MAX_STRANGERS, ReceiverAddress, ReceiverTimes, SenderTimes
 from producer.handoff.errors import CODES, WireError
 from producer.handoff.frames import FrameType
+from producer.handoff.manifest import KVGeometry, LayerGeometry
+from producer.handoff.receiver import Connections
+from producer.handoff.serving import ReceiverSession, Slot
 from producer.handoff.session import SessionKeys
-from producer.handoff.stream import Deadline
+from producer.handoff.stream import Deadline, FrameStream
 from receipts import canonical
 from receipts.clock import HostClock
+from receipts.errors import InputError
 
 CLOCK = HostClock("here")
 DATA = payload()
@@ -50,6 +56,7 @@ def lane(tmp_path: Path) -> Iterator[ReceiverAddress]:
     with receiver_thread(receiver_config(tmp_path)) as address:
         yield address
         assert admitted(tmp_path) == [], "something was admitted"
+        wait_for(lambda: inspection.status(tmp_path)["producer"] is None)
         assert hand_off(address, DATA).root == "blake3:" + true_root(DATA).hex()
         assert len(admitted(tmp_path)) == 1
 
@@ -146,6 +153,8 @@ def test_a_payload_that_is_not_what_begin_said_is_refused(
     [
         ({"total_bytes": 959}, "size_differs"),
         ({"n_tokens": 6}, "geometry_differs"),
+        ({"n_tokens": 6, "total_bytes": 959}, "size_differs"),
+        ({"tensors": [{**item.document(), "part": "latent"} for item, _ in DATA.tensors]}, "geometry_differs"),
         ({"tensors": [item.document() for item, _ in DATA.tensors][:5]}, "geometry_differs"),
         ({"tensors": [item.document() for item, _ in reversed(DATA.tensors)]}, "geometry_differs"),
         ({"tensors": [{**item.document(), "dtype": "float16"} for item, _ in DATA.tensors]}, "geometry_differs"),
@@ -155,6 +164,13 @@ def test_a_begin_that_the_enrolled_geometry_does_not_give_is_refused(
     lane: ReceiverAddress, changes: dict[str, object], code: str
 ) -> None:
     assert nack_after(lane, lambda p: p.begin(DATA, **changes)) == code
+
+
+def test_more_bytes_than_the_tensors_have_are_refused_though_both_ends_agree_on_them(lane: ReceiverAddress) -> None:
+    with RawProducer(lane) as producer:
+        producer.opened(DATA.bytes + 1)
+        producer.begin(DATA, total_bytes=DATA.bytes + 1)
+        assert producer.answer().header["code"] == "size_differs"
 
 
 def test_an_end_before_begin_is_refused(lane: ReceiverAddress) -> None:
@@ -230,6 +246,28 @@ def test_a_flood_of_silent_connections_does_not_keep_the_producer_out(lane: Rece
             opened.check()
     finally:
         for connection in flood:
+            connection.close()
+
+
+def test_strangers_that_come_faster_than_the_cut_ones_leave_are_still_at_most_sixteen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leave, cut = threading.Event(), []
+    monkeypatch.setattr(ReceiverSession, "run", lambda _self: leave.wait(10) and None)
+    monkeypatch.setattr(FrameStream, "cut", lambda self: cut.append(self.info.peer))
+    config = receiver_config(tmp_path)
+    store = AdmissionStore(tmp_path, config.memory_limit_bytes, config.clock, {"lane": "loopback", "receiver": "here"})
+    connections = Connections(config, store, Slot())
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        ours = []
+        for _ in range(19):
+            ours.append(socket.create_connection(listener.getsockname(), 5))
+            connections.take(listener.accept()[0])
+        oldest = [f"127.0.0.1:{connection.getsockname()[1]}" for connection in ours[:3]]
+        assert cut == oldest
+        leave.set()
+        connections.close()
+        for connection in ours:
             connection.close()
 
 
@@ -424,6 +462,133 @@ def test_an_ack_with_a_good_mac_but_no_signature_of_the_enrolled_key_is_refused(
         receiver.stream.write([frame.wire], Deadline.after(5))
 
     assert fooled(act) == "bad_signature"
+
+
+def pong_unasked(receiver: RawReceiver) -> None:
+    receiver.opened()
+    receiver.put(frames.build(FrameType.PONG, {}))
+
+
+def test_a_pong_that_nobody_asked_for_ends_the_slot() -> None:
+    never = replace(FAST, ping_s=30)
+    with (
+        raw_receiver(KEY, pong_unasked) as address,
+        sender.connect(producer_side(), address, DATA.bytes, clock=CLOCK, times=never) as opened,
+    ):
+        wait_for(lambda: not opened.alive)
+        with pytest.raises(WireError) as caught:
+            opened.check()
+    assert caught.value.code == "unexpected_frame"
+
+
+def test_a_second_pong_for_one_ping_ends_the_slot() -> None:
+    def act(receiver: RawReceiver) -> None:
+        receiver.opened()
+        assert receiver.take().type is FrameType.PING
+        for _ in range(2):
+            receiver.put(frames.build(FrameType.PONG, {}))
+        with contextlib.suppress(WireError):
+            receiver.take()  # until the producer hangs up
+
+    rarely = replace(FAST, ping_s=1.0)
+    with (
+        raw_receiver(KEY, act) as address,
+        sender.connect(producer_side(), address, DATA.bytes, clock=CLOCK, times=rarely) as opened,
+    ):
+        wait_for(lambda: not opened.alive)
+        with pytest.raises(WireError) as caught:
+            opened.check()
+    assert caught.value.code == "unexpected_frame"
+
+
+def test_a_pong_that_comes_late_is_taken_up_to_the_ack() -> None:
+    """The PING is answered only after END; the answer that fails the test is the one after it."""
+
+    def act(receiver: RawReceiver) -> None:
+        receiver.opened()
+        assert receiver.take().type is FrameType.PING
+        receiver.payload()
+        receiver.put(frames.build(FrameType.PONG, {}))
+        receiver.put(frames.build(FrameType.NACK, {"code": "no_memory", "reason": "so"}))
+
+    with (
+        raw_receiver(KEY, act) as address,
+        sender.connect(producer_side(), address, DATA.bytes, clock=CLOCK, times=replace(FAST, ping_s=0.2)) as opened,
+    ):
+        wait_for(lambda: opened._pings.unanswered == 1)
+        with pytest.raises(WireError) as caught:
+            opened.send(handoff_id(), PROMPT, DATA.n_tokens, DATA.tensors, DATA.digests)
+    assert caught.value.code == "no_memory"
+
+
+def test_a_receiver_that_does_not_answer_hello_meets_the_handshake_limit() -> None:
+    release = threading.Event()
+    with raw_receiver(KEY, lambda _: release.wait(20) and None) as address:
+        with pytest.raises(WireError) as caught:
+            sender.connect(producer_side(), address, DATA.bytes, clock=CLOCK, times=replace(FAST, handshake_s=0.2))
+        release.set()
+    assert caught.value.code == "deadline"
+
+
+def test_the_wait_for_opened_grows_with_the_bytes_to_fill(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[float] = []
+    after = Deadline.after
+
+    def recording(seconds: float, code: str = "deadline") -> Deadline:
+        asked.append(seconds)
+        return after(seconds, code)
+
+    with raw_receiver(KEY, lambda receiver: receiver.opened()) as address, monkeypatch.context() as patch:
+        patch.setattr(Deadline, "after", recording)
+        sender.connect(producer_side(), address, 75_000_000, clock=CLOCK, times=replace(FAST, ping_s=30)).close()
+    assert FAST.handshake_s + 1.5 in asked
+
+
+@pytest.mark.parametrize(
+    ("layer", "dtype"),
+    [
+        (LayerGeometry("chunk", 512, 2, 8, 0), "bfloat16"),
+        (LayerGeometry("window", None, 2, 8, 0), "bfloat16"),
+        (LayerGeometry("window", 0, 2, 8, 0), "bfloat16"),
+        (LayerGeometry("full", None, 2, 8, 0), "float8_e4m3fn"),
+    ],
+)
+def test_a_geometry_without_a_layout_is_refused_before_either_end_speaks(
+    tmp_path: Path, layer: LayerGeometry, dtype: str
+) -> None:
+    geometry = KVGeometry((layer,), dtype)
+    at_once = threading.Event()
+    at_once.set()
+    with pytest.raises(InputError, match="no known layout"):
+        receiver.serve(receiver_config(tmp_path, geometry), ready=lambda *_: None, stop=at_once)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.setblocking(False)
+        address = ReceiverAddress(*listener.getsockname(), "lo")
+        with pytest.raises(InputError, match="no known layout"):
+            sender.connect(producer_side(geometry), address, 1, clock=CLOCK, times=FAST)
+        with pytest.raises(BlockingIOError):
+            listener.accept()
+
+
+def test_the_limits_of_the_document_are_ours() -> None:
+    text = Path("docs/formats/wire.md").read_text(encoding="utf-8")
+    ours, theirs = SenderTimes(), ReceiverTimes()
+    for row in (
+        f"| the TCP connection | {ours.connect_s:.0f} s | `unreachable` |",
+        f"| HELLO to leave, HELLO_ACK to be complete and OPEN to leave | {ours.handshake_s:.0f} s together,",
+        f"| OPENED to be complete | {ours.handshake_s:.0f} s + HELLO's `bytes` / {sender._FILL_BYTES_PER_S:,} s,",
+        f"| any byte of the receiver's, from OPENED to BEGIN | {ours.silence_s:.0f} s since the last | `peer_silent` |",
+        f"to be complete, from OPENED to BEGIN | {keepalive._FRAME_S:.0f} s | `deadline` |",
+        f"| the whole session, from before the connection | {ours.session_s:.0f} s | `deadline` |",
+        f"| a NACK, after sending failed | {keepalive._LAST_WORD_S:.0f} s | `peer_gone` |",
+        f"It sends a PING every {ours.ping_s:.0f} s",
+        f"| HELLO to be complete, HELLO_ACK to leave and OPEN to be complete | {theirs.handshake_s:.0f} s together,",
+        f"| the next byte, from OPENED to END, inside a frame or between two | {theirs.silence_s:.0f} s since",
+        f"| OPENED, a PONG, ACK or a NACK to leave | {theirs.write_s:.0f} s each |",
+        f"| the producer's end of the connection, after its own | {theirs.drain_s:.0f} s | closes |",
+        f"A receiver keeps {MAX_STRANGERS}.",
+    ):
+        assert row in text, row
 
 
 def test_a_receiver_that_hangs_up_during_the_prefill_is_noticed_before_begin() -> None:

@@ -15,6 +15,9 @@ from producer.handoff.errors import SessionError
 from producer.handoff.frames import Frame, FrameType
 from producer.handoff.manifest import KVGeometry, LayerGeometry
 from producer.handoff.session import SessionKeys, Transcript
+from receipts import canonical
+from receipts.errors import CanonicalError
+from receipts.kinds import AdmissionBody
 
 GEOMETRY = KVGeometry((LayerGeometry("full", None, 1, 2, 0),), "bfloat16")
 DIRECTION = {"HELLO_ACK": "key_r2p", "OPEN": "key_p2r", "END": "key_p2r", "ACK": "key_r2p"}
@@ -111,6 +114,28 @@ def test_what_is_no_signature_is_refused(vector: dict[str, Any], sig: str) -> No
     statement = ack.AckStatement(**json.loads(vector["ack_message"].removeprefix("soakledger/ack/1\n")))
     with pytest.raises(SessionError, match="bad_signature"):
         ack.verify(statement, sig, bytes.fromhex(vector["receiver_public_key"]))
+
+
+def test_every_other_spelling_of_the_vectors_signature_is_refused_wherever_it_is_read(vector: dict[str, Any]) -> None:
+    statement = ack.AckStatement(**json.loads(vector["ack_message"].removeprefix("soakledger/ack/1\n")))
+    record = json.loads(vector["admission_record"])
+    assert record["sig"] == vector["sig"]
+    for sig in vector["sig_refused"]:
+        with pytest.raises(SessionError, match="bad_signature"):
+            ack.verify(statement, sig, bytes.fromhex(vector["receiver_public_key"]))
+        with pytest.raises(CanonicalError, match="AdmissionBody"):
+            AdmissionBody.read({**record, "sig": sig})
+
+
+def test_the_vectors_admission_record_is_canonical_and_says_what_was_signed(vector: dict[str, Any]) -> None:
+    record = json.loads(vector["admission_record"])
+    assert vector["admission_record"].encode() == canonical.file_bytes(record)
+    assert AdmissionBody.read(record).document() == record
+    signed = json.loads(vector["ack_message"].removeprefix("soakledger/ack/1\n"))
+    told = {**record, "nonce_p": record["nonces"]["p"], "nonce_r": record["nonces"]["r"]}
+    shared = ("lane", "receiver", "handoff_id", "prompt_sha256", "root", "total_bytes", "nonce_p", "nonce_r")
+    assert {name: told[name] for name in shared} == {name: signed[name] for name in shared}
+    assert record["host"] == record["receiver"]
 
 
 def opened_transcript(vector: dict[str, Any], upto: str) -> Transcript:
