@@ -246,7 +246,10 @@ def _raw(text: str) -> bytes:
     prefix, _, encoded = text.partition(":")
     if prefix != "ed25519":
         raise ValueError("not an ed25519 key or signature")
-    return base64.b64decode(encoded, validate=True)
+    raw = base64.b64decode(encoded, validate=True)
+    if base64.b64encode(raw).decode("ascii") != encoded:
+        raise ValueError("not the one base64 of its bytes")
+    return raw
 
 
 def is_gapless(events: Sequence[Body], heads: Sequence[Body]) -> bool:

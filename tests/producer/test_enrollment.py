@@ -102,3 +102,14 @@ def test_without_an_enrolled_producer_the_message_says_what_to_run(lane: Lane) -
     lane.producer.identity.unlink()
     with pytest.raises(InputError, match="producer enroll"):
         enrollment.enroll(lane)
+
+
+@pytest.mark.parametrize(
+    "spelling", ["A" * 42 + "B=", "A" * 43, "A" * 43 + "==", "A" * 42 + "A=\n=", "A" * 42 + "-=", "", "A" * 40]
+)
+def test_a_public_key_has_one_spelling(spelling: str) -> None:
+    assert enrollment.public_key_bytes("ed25519:" + "A" * 43 + "=\n") == bytes(32)
+    with pytest.raises(InputError):
+        enrollment.public_key_bytes("ed25519:" + spelling)
+    with pytest.raises(InputError):
+        enrollment.public_key_bytes("A" * 43 + "=")
