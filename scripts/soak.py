@@ -22,7 +22,7 @@ from types import FrameType
 ROOT = Path(__file__).resolve().parent.parent
 CAMPAIGN = "soak-n12"
 VERDICTS = {0: "PASS", 1: "FAIL", 3: "INCONCLUSIVE", 4: "DEVIATION"}
-"""The statuses of a launch that was judged; any other one means that there is nothing to report on."""
+"""The statuses that a verdict gives; 1 is also that of a lane that could not be run, which leaves no verdict."""
 PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _PR_SET_PDEATHSIG = 1
 
@@ -121,6 +121,7 @@ def main() -> int:
 def _run_steps(places: Places, children: Children) -> tuple[bool, int]:
     """Every step up to the launch, stopping at the first that fails: whether the launch was judged, and the status."""
     todo = steps(places)
+    known = verdicts(places)
     for number, (name, arguments) in enumerate(todo, 1):
         say(f"\n[{number}/{len(todo)}] {name}")
         begun = time.monotonic()
@@ -128,12 +129,17 @@ def _run_steps(places: Places, children: Children) -> tuple[bool, int]:
         took_s = time.monotonic() - begun
         if number == len(todo):
             say(f"campaign launch ended with status {status} after {took_s:.0f} s")
-            return status in VERDICTS, status
+            return status in VERDICTS and verdicts(places) != known, status
         if status != 0:
             say(f"      {name}: status {status} after {took_s:.1f} s; stopped here")
             return False, status
         say(f"      done in {took_s:.1f} s")
     raise AssertionError("the last step returns")
+
+
+def verdicts(places: Places) -> set[Path]:
+    """The verdict documents of the campaign that lie in the home."""
+    return set((ROOT / places.home / "receipts" / CAMPAIGN).glob("attempt-*/SOAK_VERDICT*.json"))
 
 
 def _report(places: Places, children: Children) -> int:

@@ -81,6 +81,33 @@ def test_the_newest_checkpoint_is_the_one_over_most_entries(tmp_path: Path) -> N
     assert soak.newest_checkpoint(tmp_path / "missing") is None
 
 
+@pytest.mark.parametrize("judged", [False, True])
+def test_a_launch_that_left_no_verdict_is_not_reported_as_a_fail(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str], judged: bool
+) -> None:
+    monkeypatch.setattr(soak, "ROOT", tmp_path)
+    old = tmp_path / "evidence/receipts/soak-n12/attempt-0001/SOAK_VERDICT.json"
+    new = old.parents[1] / "attempt-0002" / old.name
+    old.parent.mkdir(parents=True)
+    old.touch()
+    called = []
+
+    def run(_self: soak.Children, command: list[str]) -> int:
+        called.append(command)
+        if "launch" not in command:
+            return 0
+        if judged:
+            new.parent.mkdir()
+            new.touch()
+        return 1
+
+    monkeypatch.setattr(soak.Children, "run", run)
+    monkeypatch.delenv("SOAKLEDGER_HOME", raising=False)
+    assert soak.main() == 1
+    assert any("report" in command for command in called) == judged
+    assert capsys.readouterr().out.rstrip().endswith("status 1 (FAIL)" if judged else "status 1")
+
+
 def test_a_failed_step_stops_the_soak_with_its_status(monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[str] = []
 
