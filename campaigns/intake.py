@@ -28,26 +28,25 @@ class Intake:
     def take(self) -> list[JournalRecord]:
         """Append every journal record that this ledger lacks, in one transaction; returns them."""
         self._learn()
-        fresh: list[tuple[JournalRecord, str]] = []
+        fresh: list[tuple[JournalRecord, ProcessEvent]] = []
         fault = self._read(fresh)
-        drafts = [
-            Draft("process_event", f"{record.lane}/{record.n}", self._event(record, digest).document())
-            for record, digest in fresh
-        ]
-        if drafts:
-            self.ledger.append_many(drafts)
-            self._taken, self._head = fresh[-1][0].n, fresh[-1][1]
+        if fresh:
+            self.ledger.append_many(
+                Draft("process_event", f"{record.lane}/{record.n}", event.document()) for record, event in fresh
+            )
+            last, event = fresh[-1]
+            self._taken, self._head = last.n, event.record_sha256
         if fault is not None:
             self._deviate(JOURNAL_BROKEN, fault)
         return [record for record, _ in fresh]
 
-    def _read(self, fresh: list[tuple[JournalRecord, str]]) -> str | None:
+    def _read(self, fresh: list[tuple[JournalRecord, ProcessEvent]]) -> str | None:
         """Put every further record of one chain into ``fresh``; says what is wrong with the journal, if anything is."""
         try:
             self._require_same_past()
             end = self.journal.head().n
-            for item in self.journal.read(self._taken + 1):
-                fresh.append(item)
+            for record, digest in self.journal.read(self._taken + 1):
+                fresh.append((record, self._event(record, digest)))
         except (SoakledgerError, OSError) as error:
             return str(error)
         last = fresh[-1][0].n if fresh else self._taken

@@ -94,3 +94,11 @@ def test_a_journal_that_was_cut_or_forked_is_a_deviation_at_the_next_look(ledger
     # Looking again says nothing new.
     intake.take()
     assert len(deviations(ledger)) == 2
+
+
+def test_a_death_that_does_not_say_whose_it_is_is_a_deviation_and_no_crash(ledger: Ledger, journal: Journal) -> None:
+    path = journal.path(4)
+    path.chmod(0o600)
+    path.write_bytes(path.read_bytes().replace(b'"kind":"ritual"', b'"kind":"death"'))
+    assert [item.n for item in Intake(ledger, journal).take()] == [1, 2, 3]
+    assert [what for what, _, _ in deviations(ledger)] == ["journal-broken"]
