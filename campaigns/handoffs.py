@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from producer.enrollment import public_key_bytes
 from producer.handoff import ack, inspection
 from producer.lane import Lane
 from receipts import canonical
-from receipts.errors import SoakledgerError
+from receipts.errors import CanonicalError, SoakledgerError
 from receipts.kinds import AdmissionBody, Failure, HandoffBody, Instance, Outcome, ProducerBlock, ReceiverBlock, Span
 
 
@@ -32,22 +32,31 @@ class Asked:
 def handoff_body(attempt: Attempt, asked: Asked) -> tuple[HandoffBody, AdmissionBody | None]:
     """The handoff's body, and the receiver's record where it admitted one.
 
-    The signature is verified here with the enrolled public key: a bad one makes the rep errored.
+    The signature is verified here with the enrolled public key: a bad one makes the rep errored. What the lane says
+    is input like any other: an answer that does not hold what an answer must is an errored rep and never a missing one.
     """
+    admission, fault = _admission(attempt.lane, asked.handoff_id)
+    try:
+        return _body(attempt, asked, admission, fault), admission
+    except (CanonicalError, KeyError, TypeError, ValueError, AttributeError) as error:
+        reply = Reply("bad_answer", text=f"the producer's answer is none ({error}): {asked.reply.value}")
+        return _body(attempt, replace(asked, reply=reply), admission, fault), admission
+
+
+def _body(attempt: Attempt, asked: Asked, admission: AdmissionBody | None, fault: Failure | None) -> HandoffBody:
     value = asked.reply.value or {}
     acknowledgement = value.get("acknowledgement")
-    admission = _admission(attempt.lane, asked.handoff_id)
     outcome, error = _outcome(asked)
     receiver = None
     if admission is not None and outcome == "acknowledged":
         receiver, error = _receiver(attempt, admission, value["producer"])
         outcome = "acknowledged" if error is None else "no_ack"
     elif outcome == "acknowledged":
-        outcome, error = "no_ack", Failure(code="no-admission-record", text="the receiver has no admission record")
+        outcome, error = "no_ack", fault
     manifest = None
     if acknowledgement is not None:
         manifest = attempt.blobs.put_bytes(acknowledgement["manifest"].encode("utf-8"))
-    body = HandoffBody(
+    return HandoffBody(
         handoff_id=asked.handoff_id,
         outcome=outcome,
         prompt_sha256=asked.prompt_sha256,
@@ -58,12 +67,11 @@ def handoff_body(attempt: Attempt, asked: Asked) -> tuple[HandoffBody, Admission
         manifest_blob=manifest,
         transfer=attempt.lane.path.transfer,
         digest="at_capture",
-        producer=_producer(attempt, asked, value.get("producer") or {}, acknowledgement),
+        producer=_producer(attempt, value["producer"], acknowledgement) if value.get("producer") else None,
         receiver=receiver,
         runner=asked.span,
         error=error,
     )
-    return body, admission
 
 
 def _outcome(asked: Asked) -> tuple[Outcome, Failure | None]:
@@ -74,6 +82,8 @@ def _outcome(asked: Asked) -> tuple[Outcome, Failure | None]:
         return outcome, Failure(code=error["code"], text=error["text"]) if error else None
     if reply.ending == "interrupted":
         return "interrupted", Failure(code="interrupted", text=reply.text)
+    if reply.ending == "bad_answer" and asked.alive:
+        return "no_ack", Failure(code="bad-answer", text=reply.text)
     if not asked.alive:
         return "died", Failure(code="producer-died", text=reply.text)
     if reply.ending == "deadline":
@@ -81,18 +91,17 @@ def _outcome(asked: Asked) -> tuple[Outcome, Failure | None]:
     return "refused", Failure(code=reply.ending.replace("_", "-"), text=reply.text)
 
 
-def _producer(
-    attempt: Attempt, asked: Asked, said: dict[str, Any], acknowledgement: dict[str, Any] | None
-) -> ProducerBlock:
-    known = said.get("instance") or asked.instance.document()
+def _producer(attempt: Attempt, said: dict[str, Any], acknowledgement: dict[str, Any] | None) -> ProducerBlock:
+    """What the producer said of itself. Without an answer nothing was observed: the intent names whom we asked."""
+    known = said["instance"]
     return ProducerBlock.read(
         {
             "host": known["host"],
             "boot_id": known["boot_id"],
             "clock": attempt.clock.clock,
-            "identity": said.get("identity", attempt.identity),
-            "cache_identity": said.get("cache_identity", attempt.cache_identity),
-            "mode": said.get("mode", attempt.lane.receiver.producer_mode),
+            "identity": said["identity"],
+            "cache_identity": said["cache_identity"],
+            "mode": said["mode"],
             "pid": known["pid"],
             "start_ticks": known["start_ticks"],
             "socket": acknowledgement["socket"] if acknowledgement else None,
@@ -168,12 +177,15 @@ def _socket(document: dict[str, str]) -> Any:
     return SocketEnds.read(document)
 
 
-def _admission(lane: Lane, handoff_id: str) -> AdmissionBody | None:
+def _admission(lane: Lane, handoff_id: str) -> tuple[AdmissionBody | None, Failure | None]:
+    """The receiver's record of this handoff, or why there is none to go by."""
     path: Path = lane.receiver.work_dir / "admissions" / f"{handoff_id}.json"
     try:
-        return AdmissionBody.read(canonical.parse(path.read_bytes()))
+        return AdmissionBody.read(canonical.parse(path.read_bytes())), None
     except OSError:
-        return None
+        return None, Failure(code="no-admission-record", text="the receiver has no admission record")
+    except CanonicalError as error:
+        return None, Failure(code="bad-admission-record", text=f"{path.name}: {error}")
 
 
 def _shown(lane: Lane, handoff_id: str) -> inspection.Shown | None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from campaigns.verdict import JOURNAL_BROKEN
+from ledger.entry import MAX_DOCUMENT_BYTES
 from ledger.store import Draft, Ledger
 from producer.journal import GENESIS, Journal
+from receipts import canonical
 from receipts.errors import EvidenceError, SoakledgerError
 from receipts.events import DeathEvent, JournalRecord
 from receipts.leaves import Deviation, ProcessEvent
@@ -46,7 +48,7 @@ class Intake:
             self._require_same_past()
             end = self.journal.head().n
             for record, digest in self.journal.read(self._taken + 1):
-                fresh.append((record, self._event(record, digest)))
+                fresh.append((record, self._small_event(record, digest)))
         except (SoakledgerError, OSError) as error:
             return str(error)
         last = fresh[-1][0].n if fresh else self._taken
@@ -78,6 +80,13 @@ class Intake:
         # Only a fault receipt can make a death injected; kinds of stages that inject faults come later.
         merged = () if earlier == record.n else (earlier,)
         return ProcessEvent(record=record.document(), record_sha256=digest, injected=False, merged_n=merged)
+
+    def _small_event(self, record: JournalRecord, digest: str) -> ProcessEvent:
+        """The event of a record. Raises EvidenceError on one that no entry can hold: none of ours is that long."""
+        size = len(canonical.dumps(record.document()))
+        if size > MAX_DOCUMENT_BYTES - 1024:
+            raise EvidenceError(f"record {record.n} of the journal has {size} bytes, and no entry can hold it")
+        return self._event(record, digest)
 
     def _deviate(self, what: str, text: str) -> None:
         subject = f"{self.campaign}/{self.attempt}" if self.campaign else ""

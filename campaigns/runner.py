@@ -260,7 +260,7 @@ def _run_stage(
     progress.say(f"stage {stage['name']}")
     try:
         if stage["kind"] == "preflight":
-            outcome = preflight.run(attempt, stage["name"], progress)
+            outcome = preflight.run(attempt, stage["name"], interrupts, progress)
         else:
             outcome = soak.run(soak.SoakRun(attempt, stage, intake, interrupts, progress))
     finally:
@@ -279,8 +279,12 @@ def _put_back(
         why = f"end of {attempt.subject}"
         done.append(_guarded("producer stopped", lambda: ritual.stop(attempt.lane, attempt.clock, running, why)))
     # After the producer: one that loses its receiver in the middle of a send dies of it.
-    if receiver is not None:
+    if receiver is not None and found is None:
         done.append(_guarded("receiver stopped", receiver.stop))
+    elif receiver is not None:
+        # Nor may one die of it that is not ours and is in the middle of a handoff that we gave up waiting for.
+        finishing = "" if receiver.ends() else ", after the handoff that the standing producer is in"
+        done.append(Cleanup(what=f"receiver told to end{finishing}", ok=True, found=None))
     return tuple(done)
 
 

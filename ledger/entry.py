@@ -16,6 +16,8 @@ from receipts.errors import CanonicalError, EvidenceError, InputError
 LEAF_VERSION: Final = 1
 MAX_LEAF_BYTES: Final = 65_535
 """The largest entry of a C2SP tile log; a leaf that passes it could never be served by one."""
+MAX_DOCUMENT_BYTES: Final = 48 * 1024
+"""The largest whole document in ``data``: its leaf stays below MAX_LEAF_BYTES whatever stands around it."""
 MAX_SUBJECT: Final = 200
 NO_PREV: Final = "0" * 64
 """``prev`` of the genesis entry."""
@@ -141,6 +143,16 @@ def parse_leaf(body: bytes, seq: int) -> dict[str, Any]:
     if not isinstance(leaf, dict) or leaf.keys() != LEAF_KEYS:
         raise EvidenceError("the body does not have exactly the members of a leaf", where=f"entry {seq}")
     return leaf
+
+
+def require_small(kind: str, subject: str, data: bytes) -> None:
+    """Raises InputError when a whole document is larger than an entry takes."""
+    if len(data) > MAX_DOCUMENT_BYTES:
+        raise InputError(
+            f"the document has {len(data)} bytes, and the most that an entry takes is {MAX_DOCUMENT_BYTES}",
+            where=f"{kind} {subject}",
+            next_step="keep what is bulky as a blob and name its digest",
+        )
 
 
 def build_entry(leaf: dict[str, JsonValue]) -> Entry:

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 
 from ledger import merkle, note, schema, seen
 from ledger.connection import Database
-from ledger.entry import DOCUMENT_KINDS, LEAF_VERSION, NO_PREV, Entry, Head, Ref, build_entry
+from ledger.entry import DOCUMENT_KINDS, LEAF_VERSION, NO_PREV, Entry, Head, Ref, build_entry, require_small
 from ledger.files import checkpoint_files, make_file, publish, stored_version, write_checkpoint_file
 from ledger.home import EvidenceHome
 from ledger.keys import SigningKey, VerifyKey
@@ -200,6 +200,8 @@ class Ledger(LedgerReader):
         """
         data = canonical.file_bytes(document)
         self._require_writer()
+        # Before the file: one whose entry is refused would be an orphan, and its observation lost.
+        require_small(kind, subject, data)
         write_exclusive(self.home.path / path, data)
         return self._append(lambda _: (Draft(kind, subject, document, Ref.of(path, data)),))[0]
 

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from receipts import canonical
 from receipts.errors import CanonicalError
 
-Ending = Literal["answer", "closed", "deadline", "interrupted", "not_listening"]
+Ending = Literal["answer", "bad_answer", "closed", "deadline", "interrupted", "not_listening"]
 
 
 @dataclass(frozen=True)

@@ -28,12 +28,19 @@ class RunningReceiver:
     process: subprocess.Popen[str]
 
     def stop(self, grace_s: float = 5.0) -> None:
+        """End it: after the handoff that it is in, or by force when that takes longer."""
+        if not self.ends(grace_s):
+            self.process.kill()
+            self.process.wait()
+
+    def ends(self, grace_s: float = 1.0) -> bool:
+        """Tell it to end, and whether it did within the time. If not it finishes a handoff and ends by itself."""
         self.process.terminate()
         try:
             self.process.wait(grace_s)
         except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+            return False
+        return True
 
 
 def is_serving(lane: Lane) -> bool:
@@ -67,11 +74,14 @@ def start(lane: Lane) -> RunningReceiver:
 
 
 def serve(lane: Lane, announce: Any = None) -> None:
-    """Serve until SIGTERM, SIGINT or SIGHUP. A handoff that is under way is finished first; a second signal cuts it."""
+    """Serve until SIGTERM, SIGINT or SIGHUP. A handoff that is under way is finished first; a second Ctrl-C cuts it.
+
+    A second SIGTERM does not: it also comes when whoever started this receiver, and told it to end, ends itself.
+    """
     stop, cut = threading.Event(), threading.Event()
 
-    def end(*_: object) -> None:
-        if stop.is_set():
+    def end(number: int, _frame: object) -> None:
+        if stop.is_set() and number == signal.SIGINT:
             cut.set()
         stop.set()
 

@@ -16,7 +16,7 @@ from receipts.kinds import (
     Outcome,
     UtcTime,
 )
-from receipts.names import Blake3, Identifier, Sha256
+from receipts.names import Blake3, Identifier, Sha256, Told
 
 DeathSite = Literal["watchdog", "engine_touched", "third_error", "signal", "exit", "not_known"]
 """The three sites of status 75, an end by a signal, any other exit, and an exit whose status nobody saw."""
@@ -53,7 +53,7 @@ class FailedStartEvent(Document):
     instance: Instance
     status: int | None
     signal: int | None
-    reason: str
+    reason: Told
     observed_by: Observer
 
 
@@ -78,7 +78,7 @@ class DeathEvent(Document):
     site: DeathSite
     status: int | None
     signal: int | None
-    reason: str
+    reason: Told
     uptime_ns: Nanoseconds | None
     last_handoff_id: HandoffId | None
     died_ns: Nanoseconds

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 from receipts import canonical
 from receipts.canonical import MAX_SAFE_INTEGER, JsonValue
 from receipts.errors import CanonicalError
-from receipts.names import Blake3, CaseName, Identifier, Sha256
+from receipts.names import Blake3, CaseName, Identifier, Sha256, Told
 
 # The last letter of 64 bytes carries two bits: its four unused ones are zero, so that one signature has one text.
 Signature = Annotated[str, StringConstraints(pattern=r"^ed25519:[A-Za-z0-9+/]{85}[AQgw]==$")]
@@ -97,7 +97,7 @@ class Failure(Document):
     """What went wrong: a stable code for machines, words for people."""
 
     code: Identifier
-    text: str
+    text: Told
 
 
 class Check(Document):
@@ -105,8 +105,8 @@ class Check(Document):
 
     name: Identifier
     ok: bool
-    expected: str | None
-    found: str | None
+    expected: Told | None
+    found: Told | None
     how: str
 
 

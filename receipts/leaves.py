@@ -12,7 +12,7 @@ from receipts.kinds import (
     Ordinal,
     Ticks,
 )
-from receipts.names import Identifier, Sha256
+from receipts.names import Identifier, Sha256, Told
 
 Ended = Literal["complete", "interrupted", "aborted", "abort_if", "precondition", "abandoned"]
 
@@ -75,7 +75,7 @@ class Cleanup(Document):
 
     what: str
     ok: bool
-    found: str | None
+    found: Told | None
 
 
 class AttemptClose(ClockBlock):
@@ -83,7 +83,7 @@ class AttemptClose(ClockBlock):
     attempt: Ordinal
     ended: Ended
     signal: str | None
-    reason: str | None
+    reason: Told | None
     stages: tuple[StageClose, ...]
     cleanup: tuple[Cleanup, ...]
     at_ns: Nanoseconds
@@ -107,7 +107,7 @@ class Deviation(Document):
     campaign: Identifier | None
     attempt: Ordinal | None
     what: Identifier
-    text: str
+    text: Told
     evidence: dict[str, Any]
 
 

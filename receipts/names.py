@@ -11,7 +11,7 @@ import unicodedata
 from collections.abc import Callable
 from typing import Annotated, Final
 
-from pydantic import AfterValidator, Strict, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, Strict, WithJsonSchema
 
 IDENTIFIER_PATTERN: Final = r"[a-z0-9][a-z0-9._-]{0,63}"
 CASE_PATTERN: Final = r"[a-z0-9][a-z0-9._=-]{0,63}"
@@ -19,6 +19,7 @@ SHA256_PATTERN: Final = r"sha256:[0-9a-f]{64}"
 BLAKE3_PATTERN: Final = r"blake3:[0-9a-f]{64}"
 
 MAX_FREE_TEXT_CHARACTERS: Final = 16_384
+MAX_TOLD_BYTES: Final = 4096
 """Longest free text of one field: a leaf must stay under 48 KiB (DESIGN section 6)."""
 
 
@@ -86,10 +87,23 @@ Blake3 = Annotated[
 ]
 FreeText = Annotated[str, Strict(), AfterValidator(_free_text)]
 """Any Unicode without lone surrogates, at most MAX_FREE_TEXT_CHARACTERS."""
+Told = Annotated[str, BeforeValidator(lambda text: told(text) if isinstance(text, str) else text)]
+"""What a program said, kept to MAX_TOLD_BYTES: a traceback of a megabyte must not keep a receipt out of the ledger."""
 Statement = Annotated[str, Strict(), AfterValidator(_free_text), AfterValidator(_said)]
 """Free text that says something: not empty and not only white space."""
 
 _UNSAFE_CATEGORIES: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
+
+
+def told(text: str) -> str:
+    """``text``; what passes MAX_TOLD_BYTES of UTF-8 is replaced by how much that was, a lone surrogate by ``?``."""
+    data = text.encode("utf-8", "replace")
+    if len(data) <= MAX_TOLD_BYTES:
+        return data.decode("utf-8")
+    # Beginning and end: the first words say what happened, the last ones of a log why.
+    half = MAX_TOLD_BYTES // 2 - 40
+    first, last = data[:half].decode("utf-8", "ignore"), data[-half:].decode("utf-8", "ignore")
+    return f"{first} … [{len(data) - 2 * half} bytes left out] … {last}"
 
 
 def one_line(text: str, limit: int = 80) -> str:

@@ -11,6 +11,7 @@ from typing import Final
 import psutil
 
 from campaigns.attempt import Attempt, Place
+from campaigns.interrupts import Interrupts
 from campaigns.progress import Progress
 from campaigns.stages.outcome import StageOutcome
 from ledger.keys import key_path
@@ -27,12 +28,19 @@ MEMORY_FACTOR: Final = 2
 """Free memory wanted, as a multiple of the KV allocation: weights and the receiver's buffer come on top."""
 
 
-def run(attempt: Attempt, stage: str, progress: Progress) -> StageOutcome:
+class _Interrupted(Exception):
+    """A signal came in the middle of a check that takes long."""
+
+
+def run(attempt: Attempt, stage: str, interrupts: Interrupts, progress: Progress) -> StageOutcome:
     """Check, record the checks and the environment, and say whether the attempt may go on."""
     tree = attempt.tree()
     attempt.write(Place(stage), "environment", environment.capture(attempt.clock), tree)
     begun = attempt.begin()
-    checks = tuple(_guarded(name, check) for name, check in _checks(attempt, progress))
+    try:
+        checks = tuple(_guarded(name, check) for name, check in _checks(attempt, interrupts, progress))
+    except _Interrupted:
+        return StageOutcome("interrupted")
     attempt.write(Place(stage), "preflight", PreflightBody(checks=checks, span=attempt.span(begun)), tree)
     failed = [check for check in checks if not check.ok]
     for check in failed:
@@ -42,8 +50,8 @@ def run(attempt: Attempt, stage: str, progress: Progress) -> StageOutcome:
     return StageOutcome("done")
 
 
-def _checks(attempt: Attempt, progress: Progress) -> Iterator[tuple[str, Callable[[], Check]]]:
-    yield "identity", lambda: _identity(attempt, progress)
+def _checks(attempt: Attempt, interrupts: Interrupts, progress: Progress) -> Iterator[tuple[str, Callable[[], Check]]]:
+    yield "identity", lambda: _identity(attempt, interrupts, progress)
     yield "lease", lambda: _lease(attempt)
     yield "disk", lambda: _disk(attempt.ledger.home.path)
     yield "key", lambda: _key(attempt)
@@ -57,11 +65,17 @@ def _guarded(name: str, check: Callable[[], Check]) -> Check:
         return Check(name=name, ok=False, expected=None, found=str(error), how="refused")
 
 
-def _identity(attempt: Attempt, progress: Progress) -> Check:
+def _identity(attempt: Attempt, interrupts: Interrupts, progress: Progress) -> Check:
     lane = attempt.lane
+
+    def hashing(what: str, done: int, total: int) -> None:
+        if interrupts:
+            raise _Interrupted
+        progress.hashing(what, done, total)
+
     progress.say("preflight: hashing vLLM, torch, the checkpoint and the overlay")
     enrolled = identities.read(lane.producer.identity)
-    found = identities.files_half(lane, progress.hashing)
+    found = identities.files_half(lane, hashing)
     identities.require_equal(enrolled, found, where=str(lane.producer.identity))
     return Check(
         name="identity",

@@ -21,11 +21,13 @@ from campaigns.stages.outcome import StageOutcome
 from producer import client, receiving, ritual
 from producer.host import linux
 from producer.instance import Artefacts
-from receipts.errors import LaneError
-from receipts.events import DeathEvent
+from receipts.errors import LaneError, SoakledgerError
+from receipts.events import DeathEvent, JournalRecord
 from receipts.kinds import CONTROL, ClockBlock, Failure, HandoffBody, Instance, IntentBody, RitualBody
 
 DEATH_SETTLES_S: Final = 10.0
+DEATH_HURRIED_S: Final = 1.0
+"""The same after a signal, which must close the attempt within two seconds."""
 """How long a dying producer may take until its exit is seen and journalled."""
 
 
@@ -174,7 +176,6 @@ def _still_alive(soak: SoakRun, reply: client.Reply, instance: Instance) -> bool
         if time.monotonic() >= end or soak.interrupts:
             return True
         time.sleep(0.02)
-    _have_death_recorded(soak, instance)
     return False
 
 
@@ -186,11 +187,15 @@ def _have_death_recorded(soak: SoakRun, instance: Instance) -> None:
     journal = soak.intake.journal
     gone_ns = soak.attempt.clock.stamp()
     first = max(1, journal.head().n - 8)
-    end = time.monotonic() + DEATH_SETTLES_S
+    end = time.monotonic() + (DEATH_HURRIED_S if soak.interrupts else DEATH_SETTLES_S)
     while time.monotonic() < end:
-        for record, _ in journal.read(first):
-            if record.kind in {"death", "stop"} and record.body["instance"] == instance.document():
+        try:
+            if any(_ends(record, instance) for record, _ in journal.read(first)):
                 return
+        except (SoakledgerError, OSError) as error:
+            # What is wrong with a journal is the intake's to say; nothing can be added behind a broken chain.
+            soak.progress.say(f"the journal cannot be read for a death: {error}")
+            return
         time.sleep(0.05)
     journal.append(
         DeathEvent(
@@ -205,6 +210,10 @@ def _have_death_recorded(soak: SoakRun, instance: Instance) -> None:
             observed_by="runner",
         )
     )
+
+
+def _ends(record: JournalRecord, instance: Instance) -> bool:
+    return record.kind in {"death", "stop"} and record.body.get("instance") == instance.document()
 
 
 def _prompt_source(prompt: dict[str, Any]) -> dict[str, Any]:

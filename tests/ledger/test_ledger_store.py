@@ -349,3 +349,15 @@ def test_a_mark_that_grows_by_a_digit_is_whole_and_one_that_is_further_on_stays(
         assert seen.read_mark(ledger.origin, environ) == mark
     seen.advance(seen.Mark(ledger.origin, 50_000, "sha256:" + "0" * 64), environ, create=False)
     assert seen.read_mark(ledger.origin, environ) == mark
+
+
+def test_a_document_that_no_entry_can_hold_is_refused_before_its_file_is_written(
+    home: EvidenceHome, ledger: Ledger
+) -> None:
+    size = ledger.size()
+    with pytest.raises(InputError, match="the most that an entry takes is 49152"):
+        ledger.record(
+            "receipt", "x/attempt-0001/soak/000001-handoff", "receipts/x.json", receipt(1) | {"more": "y" * 49152}
+        )
+    assert ledger.size() == size
+    assert not (home.path / "receipts" / "x.json").exists()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -10,6 +12,7 @@ from pathlib import Path
 import pytest
 from handoff_lane import FAST, PROMPT, admitted, handoff_id, payload, producer_side, receiver_config
 
+from producer import receiving
 from producer.handoff import inspection, receiver, sender
 from producer.handoff.enrollment import ReceiverAddress
 from producer.handoff.errors import LinkError, WireError
@@ -116,3 +119,31 @@ def wait_until_not_listening(serving: Serving) -> None:
         except WireError:  # busy, or cut as a stranger: it still listened
             pass
     pytest.fail("the receiver goes on listening")
+
+
+def test_told_to_end_twice_by_sigterm_a_receiver_process_still_finishes_its_handoff(tmp_path: Path) -> None:
+    """The second one comes when whoever started it ends; only a second Ctrl-C cuts (``producer.receiving``)."""
+    program = (
+        "import sys, threading\n"
+        "sys.path.insert(0, sys.argv[1])\n"
+        "from pathlib import Path\n"
+        "from handoff_lane import receiver_config\n"
+        "from producer import receiving\n"
+        "receiving.receiver_config = lambda _: receiver_config(Path(sys.argv[2]))\n"
+        "receiving.serve(None, lambda host, port: print(host, port, flush=True))\n"
+    )
+    content, identifier = payload(), handoff_id()
+    with subprocess.Popen(
+        [sys.executable, "-c", program, str(Path(__file__).parent), str(tmp_path)], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        host, port = process.stdout.readline().split()
+        address = ReceiverAddress(host, int(port), "lo")
+        size = content.bytes
+        with sender.connect(producer_side(), address, size, clock=HostClock("here"), times=FAST) as handoff:
+            running = receiving.RunningReceiver(process)
+            assert not running.ends(0.5)
+            assert not running.ends(0.5)
+            handoff.send(identifier, PROMPT, content.n_tokens, content.tensors, content.digests)
+        assert running.ends(20)
+    assert admitted(tmp_path) == [f"{identifier}.json"]

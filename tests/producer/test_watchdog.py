@@ -58,3 +58,11 @@ def test_the_second_of_two_armings_fires() -> None:
         f"with armed(0.3, 'second'):\n    {HOLD_THE_GIL}"
     )
     assert (done.returncode, done.stderr) == (75, "second\n")
+
+
+def test_a_block_that_is_left_after_the_deadline_does_not_save_the_process() -> None:
+    done, _ = run(
+        "import time\nfrom producer.engine.watchdog import armed\n"
+        "with armed(0.3, 'late'):\n    time.sleep(0.5)\nprint('alive')"
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (75, "", "late\n")
