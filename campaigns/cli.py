@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import importlib
-import os
 import shutil
 import sys
 from typing import Final, NoReturn
 
 import click
 
-from campaigns.commands import exits
+from campaigns.commands import exits, streams
 
 GROUPS: Final = {
     "campaign": "Specs, registrations, attempts and verdicts.",
@@ -56,47 +55,71 @@ def root() -> None:
 
 def main() -> NoReturn:
     """Run the command line and end the process with a status of DESIGN section 10."""
-    sys.exit(run(sys.argv[1:]))
+    streams.make_steady()
+    status, is_finding = _run(sys.argv[1:])
+    sys.stdout.flush()
+    lost = getattr(sys.stdout, "lost_output", None)
+    if lost:
+        _say(f"the output could not be written: {lost}")
+        # A verdict or a verification stands as it is; of a command that only prints, printing was all there was to do.
+        status = status if is_finding or status else exits.USAGE
+    sys.stderr.flush()
+    sys.exit(status)
 
 
 def run(arguments: list[str]) -> int:
     """Run one command; returns its exit status. Tracebacks are for our mistakes, never for the user's."""
+    return _run(arguments)[0]
+
+
+def _run(arguments: list[str]) -> tuple[int, bool]:
+    """The exit status, and whether the command itself gave it as what it found."""
     try:
+        _require_text(arguments)
         # Click takes no width under 50 by itself; a narrow terminal gets narrow help all the same.
         width = min(shutil.get_terminal_size((80, 24)).columns, 80)
         result = root.main(args=arguments, prog_name="soakledger", standalone_mode=False, terminal_width=width)
         sys.stdout.flush()
-        return result if isinstance(result, int) else exits.DONE
+        return (result, True) if isinstance(result, int) else (exits.DONE, False)
     except click.exceptions.Exit as stop:
-        return stop.exit_code
+        return stop.exit_code, True
     except click.ClickException as error:
         error.show(sys.stderr)
-        return exits.USAGE
+        return exits.USAGE, True
     except click.Abort:
         _say("interrupted")
-        return exits.of_signal(2)
-    except BrokenPipeError:
-        return _closed_reader()
+        return exits.of_signal(2), True
     except Exception as error:
-        from receipts.errors import SoakledgerError
+        return _told(error), True
 
-        if not isinstance(error, SoakledgerError):
-            raise
+
+def _require_text(arguments: list[str]) -> None:
+    for number, argument in enumerate(arguments, 1):
+        if any(0xD800 <= ord(character) <= 0xDFFF for character in argument):
+            raise click.UsageError(f"argument {number} is not UTF-8: {argument.encode('utf-8', 'surrogateescape')!r}")
+
+
+def _told(error: Exception) -> int:
+    """Say what a user can mend, and give its status; anything else is ours and is raised again."""
+    from receipts.errors import SoakledgerError
+
+    if isinstance(error, SoakledgerError):
         _say(str(error))
         return exits.of_error(error)
+    if isinstance(error, OSError) and error.filename is not None:
+        from receipts.names import one_line
+
+        # A path that is too long, no folder, not ours to write: the system's own words and the path say it best.
+        _say(f"{one_line(str(error.filename), 200)}: {error.strerror}")
+        return exits.USAGE
+    if isinstance(error, OverflowError):
+        _say(f"a number is out of range: {error}")
+        return exits.USAGE
+    raise error
 
 
 def _say(text: str) -> None:
     sys.stderr.write(f"soakledger: {text}\n")
-
-
-def _closed_reader() -> int:
-    """The reader of our output went away: nothing to report, and nothing more to write at exit."""
-    try:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except (OSError, ValueError):
-        pass
-    return exits.DONE
 
 
 if __name__ == "__main__":
