@@ -93,6 +93,7 @@ def _connect(home: EvidenceHome) -> sqlite3.Connection:
 def _verify_database(
     audit: _Audit, connection: sqlite3.Connection, *, all: bool, files: bool, listed: list[str]
 ) -> None:
+    _check_file(audit, connection)
     _check_schema(audit, connection)
     _read_genesis(audit, connection)
     rows = _checkpoint_rows(audit, connection)
@@ -118,6 +119,25 @@ def _verify_database(
     _check_mark(audit, mark, found, start.frontier.size)
     _check_evidence(audit, connection, found, files=files, all=all, listed=listed)
     _say_what_is_outside(audit)
+
+
+def _check_file(audit: _Audit, connection: sqlite3.Connection) -> None:
+    """The database as a file: that it is ours, and that every index holds what its table holds.
+
+    What the judge, a registration and every question read goes through indexes, and this verification does not: one
+    that was made to leave out a row would hide it from all of them.
+    """
+    (application,) = connection.execute("PRAGMA application_id").fetchone()
+    if application != schema.APPLICATION_ID:
+        audit.findings.fault(
+            str(audit.home.ledger_db),
+            "the file does not say that it is a soakledger ledger: its application_id was changed",
+            expected=str(schema.APPLICATION_ID),
+            found=str(application),
+        )
+    for (message,) in connection.execute("PRAGMA integrity_check"):
+        if message != "ok":
+            audit.findings.fault(str(audit.home.ledger_db), f"the database is damaged: {message}")
 
 
 def _check_schema(audit: _Audit, connection: sqlite3.Connection) -> None:

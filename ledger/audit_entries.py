@@ -132,7 +132,16 @@ class EntryPass:
     def _grow(self, entry: Entry) -> None:
         if self._frontier is None:
             return
-        for key, node in self._frontier.append(bytes.fromhex(entry.leaf_hash)):
+        try:
+            leaf = bytes.fromhex(entry.leaf_hash)
+        except (TypeError, ValueError):
+            leaf = b""
+        if len(leaf) != merkle.HASH_BYTES:
+            # That it is not the hash of its body was said already; a tree over it would be a tree over nothing.
+            self._findings.not_checked.append(f"the tree behind entry {entry.seq}: its leaf_hash is no hash")
+            self._frontier = None
+            return
+        for key, node in self._frontier.append(leaf):
             self._nodes.compare(key, node.hex())
         self._note_root()
 

@@ -78,7 +78,13 @@ class LedgerReader:
                 f"the tree of {size} entries lacks node {missing[0]}",
                 next_step="soakledger ledger verify; if only the node table is damaged, soakledger ledger reproject",
             )
-        return merkle.Frontier(size, [bytes.fromhex(known[key]) for key in keys])
+        try:
+            return merkle.Frontier(size, [bytes.fromhex(known[key]) for key in keys])
+        except (TypeError, ValueError):
+            raise EvidenceError(
+                f"the tree of {size} entries has a node that is no hash",
+                next_step="soakledger ledger verify; if only the node table is damaged, soakledger ledger reproject",
+            ) from None
 
     def entries(
         self,

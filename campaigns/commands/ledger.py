@@ -64,6 +64,7 @@ def verify(ctx: click.Context, as_json: bool, home: str | None) -> None:
     if not report.ok:
         click.echo(f"soakledger: {len(report.faults)} fault(s); the evidence does not verify", err=True)
         ctx.exit(exits.EVIDENCE)
+    ctx.exit(exits.DONE)
 
 
 @group.command()

@@ -23,6 +23,7 @@ def group() -> None:
 @home_option
 def verdict(attempt: str, fmt: Literal["md", "html"], out: Path | None, home: str | None) -> None:
     """Render the verdict of ATTEMPT (ID or ID/NUMBER, the last by default)."""
+    from receipts.errors import InputError
     from receipts.kinds import attempt_folder
     from templates.render import render_verdict
 
@@ -32,7 +33,16 @@ def verdict(attempt: str, fmt: Literal["md", "html"], out: Path | None, home: st
     if out == Path("-") or (out is None and fmt == "md"):
         click.echo(page, nl=False)
         return
-    path = out or open_home(home).reports / f"{attempt_folder(campaign, number)}.{fmt}"
+    place = open_home(home)
+    path = out or place.reports / f"{attempt_folder(campaign, number)}.{fmt}"
+    # A page is disposable and may replace an older one; nothing else in a home may ever be replaced.
+    inside = path.resolve()
+    if inside.is_relative_to(place.path.resolve()) and not inside.is_relative_to(place.reports.resolve()):
+        raise InputError(
+            "a report may not be written over the evidence",
+            where=str(path),
+            next_step=f"write below {place.reports}, or outside of the home",
+        )
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(page, encoding="utf-8")
     click.echo(str(path))

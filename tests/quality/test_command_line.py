@@ -149,3 +149,59 @@ def test_three_planted_faults_give_three_lines_and_the_ledger_stays_as_it_was(tm
         assert "broken.toml:" in line
         assert near in line
     assert (tmp_path / "evidence/ledger.db").read_bytes() == before
+
+
+CLOSED = "import os, sys; os.close(int(sys.argv[1])); os.execv(sys.executable, [sys.executable, *sys.argv[2:]])"
+
+
+@pytest.mark.parametrize("descriptor", ["0", "1", "2"])
+def test_a_stream_that_is_closed_from_the_start_changes_no_status_and_no_evidence(
+    descriptor: str, tmp_path: Path
+) -> None:
+    root = Path(__file__).parents[2]
+    environ = {"PATH": os.environ["PATH"], "PYTHONPATH": str(root), "XDG_CONFIG_HOME": str(tmp_path / "cfg"),
+               "XDG_STATE_HOME": str(tmp_path / "state")}  # fmt: skip
+    for words, status in (
+        (("--help",), 0),
+        (("campaign", "register", "soak-n12", "--home", "home"), 0),
+        (("ledger", "verify", "--home", "home"), 0),
+        (("ledger", "log", "--home", "nowhere"), 2),
+    ):
+        command = [sys.executable, "-c", CLOSED, descriptor, "-m", "campaigns.cli", *words]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environ, check=False)
+        assert (words, done.returncode) == (words, status)
+        assert "Traceback" not in done.stderr
+    assert soakledger("ledger", "verify", "--home", "home", cwd=tmp_path).returncode == 0
+
+
+def test_output_on_a_full_disk_is_told_and_a_verification_keeps_its_status(tmp_path: Path) -> None:
+    assert soakledger("campaign", "register", "soak-n12", "--home", "home", cwd=tmp_path).returncode == 0
+    root = Path(__file__).parents[2]
+    environ = os.environ | {"PYTHONPATH": str(root), "XDG_STATE_HOME": str(tmp_path / "state")}
+    for words, status in ((("ledger", "log"), 2), (("ledger", "verify"), 0)):
+        with Path("/dev/full").open("w") as full:
+            done = subprocess.run(
+                [sys.executable, "-m", "campaigns.cli", *words, "--home", "home"],
+                stdout=full, stderr=subprocess.PIPE, text=True, cwd=tmp_path, env=environ, check=False,
+            )  # fmt: skip
+        assert (words, done.returncode) == (words, status)
+        assert done.stderr.splitlines()[-1] == "soakledger: the output could not be written: No space left on device"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["ledger", "log", "--home", "x" * 300],
+        ["ledger", "show", "99999999999999999999", "--home", "home"],
+        ["ledger", "log", "--kind", "\udcff", "--home", "home"],
+        ["lane", "init", "/dev/null"],
+        ["lane", "init", "y" * 300],
+        ["producer", "build-checkpoint", "z" * 300, "--tiny"],
+    ],
+)
+def test_a_path_or_number_that_the_system_refuses_is_one_message_and_status_2(words: list[str], tmp_path: Path) -> None:
+    assert soakledger("campaign", "register", "soak-n12", "--home", "home", cwd=tmp_path).returncode == 0
+    done = soakledger(*words, cwd=tmp_path)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert len(done.stderr.splitlines()) <= 3
