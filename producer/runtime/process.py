@@ -21,6 +21,7 @@ from producer.instance import Artefacts
 from producer.journal import Journal
 from producer.lane import Lane, LaneConfig
 from receipts.clock import HostClock
+from receipts.errors import LaneError
 from receipts.events import DeathEvent, FailedStartEvent
 from receipts.kinds import Instance
 
@@ -35,18 +36,24 @@ class Kept:
 
 
 def start(lane: Lane, log: Path) -> Kept:
-    """Start keeper and resident, both in a session of their own, with the resident's output in ``log``."""
+    """Start keeper and resident, both in a session of their own, with the output of both in ``log``.
+
+    Raises LaneError when the log cannot be written, or when the keeper ends before it names a resident.
+    """
     command = [sys.executable, "-m", "producer.runtime.process", str(lane.source), str(log)]
-    keeper = subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        start_new_session=True,
-        env=child_environment(),
-    )
+    with _opened_log(log) as output:
+        keeper = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=output,
+            text=True,
+            start_new_session=True,
+            env=child_environment(),
+        )
     line = _line(keeper.stdout)
+    if not line.endswith("\n"):
+        raise _keeper_failed(keeper, log)
     return Kept(keeper, Instance.read(json.loads(line)), log)
 
 
@@ -141,6 +148,28 @@ def _instance_of_child(pid: int, clock: HostClock) -> Instance:
     except ProcessLookupError:
         # It ended before we looked; as its parent we may still name it: nobody else can have its pid yet.
         return Instance(host=clock.host, boot_id=clock.boot_id, pid=pid, start_ticks="0")
+
+
+def _opened_log(log: Path) -> IO[bytes]:
+    try:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        return log.open("ab")
+    except OSError as error:
+        raise LaneError(
+            f"the producer's log cannot be written: {error.strerror or error}",
+            where=str(log),
+            next_step="free space there, or give this user the right to write there",
+        ) from None
+
+
+def _keeper_failed(keeper: subprocess.Popen[str], log: Path) -> LaneError:
+    """The keeper closed its stdout without naming a resident: it has ended, or is ending."""
+    status = keeper.wait()
+    how = f"by signal {-status}" if status < 0 else f"with status {status}"
+    tail = "\n".join(f"  | {line}" for line in log_tail(log))
+    return LaneError(
+        f"the producer's keeper ended {how} before a producer was there; its last lines:\n{tail}", where=str(log)
+    )
 
 
 def _line(stream: IO[str] | None) -> str:
