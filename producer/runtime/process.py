@@ -82,8 +82,8 @@ def log_tail(log: Path, lines: int = 12) -> list[str]:
 def keep(lane: Lane, log: Path) -> None:
     """Be the keeper: start the resident, report its instance on stdout, wait, journal its end."""
     clock = HostClock(lane.producer.host)
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("ab") as output:
+    born_ns = clock.stamp()
+    with _opened_log(log) as output:
         resident = subprocess.Popen(
             [sys.executable, "-m", "producer.resident", "--lane", str(lane.source)],
             stdin=subprocess.DEVNULL,
@@ -96,47 +96,57 @@ def keep(lane: Lane, log: Path) -> None:
     sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123 - the starter may be gone; our pipe must not matter
     os.close(1)
     status = resident.wait()
-    journal_end(lane, clock, instance, status, log)
+    died_ns = clock.stamp()  # before anything else: reading a journal takes time
+    journal_end(lane, clock, Ended(instance, born_ns, died_ns, status), log)
 
 
-def journal_end(lane: Lane, clock: HostClock, instance: Instance, status: int, log: Path) -> None:
+@dataclass(frozen=True)
+class Ended:
+    """How an instance ended: nothing on record is of it before ``born_ns``, and it was gone at ``died_ns``."""
+
+    instance: Instance
+    born_ns: int
+    died_ns: int
+    status: int
+    """As subprocess has it: negative is a signal's number."""
+
+
+def journal_end(lane: Lane, clock: HostClock, ended: Ended, log: Path) -> None:
     """Write the one event of an end, unless the dying process wrote it or a stop was commanded."""
     journal = Journal(lane.producer.work_dir, lane.name, clock)
     ready_ns: int | None = None
     last_handoff: str | None = None
-    for record, _ in journal.read():
-        if record.body.get("instance") != instance.document():
+    for record in journal.backwards():
+        if record.boot_id != clock.boot_id or int(record.at_ns) < ended.born_ns:
+            break
+        if record.body.get("instance") != ended.instance.document():
             continue
         if record.kind in {"stop", "death", "failed_start"}:
             return
-        if record.kind == "start":
-            ready_ns = int(record.at_ns)
-        elif record.kind == "handoff":
+        if record.kind == "handoff" and last_handoff is None:
             last_handoff = record.body["handoff_id"]
-    number = -status if status < 0 else None
+        elif record.kind == "start":
+            ready_ns = int(record.at_ns)
+            break
+    number = -ended.status if ended.status < 0 else None
+    status = None if number else ended.status
     reason = "\n".join(log_tail(log, 4))
     if ready_ns is None:
-        journal.append(
-            FailedStartEvent(
-                instance=instance,
-                status=None if number else status,
-                signal=number,
-                reason=reason,
-                observed_by="keeper",
-            )
+        failed = FailedStartEvent(
+            instance=ended.instance, status=status, signal=number, reason=reason, observed_by="keeper"
         )
+        journal.append(failed)
         return
-    now = clock.stamp()
     journal.append(
         DeathEvent(
-            instance=instance,
-            site=site_of_status(status, Artefacts.of(lane).work_dir, instance),
-            status=None if number else status,
+            instance=ended.instance,
+            site=site_of_status(ended.status, Artefacts.of(lane).work_dir, ended.instance),
+            status=status,
             signal=number,
             reason=reason,
-            uptime_ns=str(now - ready_ns),
+            uptime_ns=str(ended.died_ns - ready_ns),
             last_handoff_id=last_handoff,
-            died_ns=str(now),
+            died_ns=str(ended.died_ns),
             observed_by="keeper",
         )
     )
