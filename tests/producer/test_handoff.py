@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from handoff_lane import (
@@ -30,6 +31,7 @@ from producer.handoff.enrollment import ReceiverAddress
 from producer.handoff.errors import WireError
 from producer.handoff.manifest import KVGeometry
 from producer.handoff.sender import Acknowledgement
+from producer.handoff.sending import PayloadSender
 from receipts import canonical
 from receipts.clock import HostClock
 from receipts.errors import BusyError, LaneError
@@ -62,6 +64,49 @@ def test_a_handoff_is_acknowledged_with_the_root_that_both_ends_computed(tmp_pat
     assert result.root == canonical.blake3_digest(result.manifest)
     assert [item["digest"] for item in shown.manifest["tensors"]] == data.digests
     assert int(shown.admission["first_byte_ns"]) <= int(shown.admission["admitted_ns"]) <= result.ack_ns
+
+
+@pytest.mark.parametrize("given", [True, False], ids=["digests-made-at-capture", "digests-made-in-the-window"])
+def test_the_window_opens_before_the_first_tensor_byte_and_ends_when_the_ack_has_verified(
+    tmp_path: Path, given: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    happened: list[str] = []
+    moment = iter(range(1, 100))
+
+    def stamp() -> int:
+        happened.append("stamp")
+        return next(moment)
+
+    noted(monkeypatch, PayloadSender, "begin", happened, before=False)
+    noted(monkeypatch, PayloadSender, "layers", happened, before=True)
+    noted(monkeypatch, ack, "verify", happened, before=False)
+    data = payload()
+    theirs = iter(range(1, 100))
+    config = receiver_config(tmp_path, clock=HostClock("here", stamp=lambda: next(theirs)))
+    with receiver_thread(config) as address:
+        side, clock = producer_side(), HostClock("here", stamp=stamp)
+        with sender.connect(side, address, data.bytes, clock=clock, times=FAST) as opened:
+            digests = data.digests if given else None
+            result = opened.send(handoff_id(), PROMPT, data.n_tokens, data.tensors, digests)
+        record = inspection.show(tmp_path, result.handoff_id).admission
+    assert (record["first_byte_ns"], record["admitted_ns"]) == ("1", "2")
+    assert happened == ["begin", "stamp", "layers", "verify", "stamp"]
+    assert (result.first_byte_ns, result.ack_ns) == (1, 2)
+
+
+def noted(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, into: list[str], *, before: bool) -> None:
+    """Have ``into`` say when ``owner.name`` was called, or when it had returned."""
+    whole = getattr(owner, name)
+
+    def noting(*args: Any) -> Any:
+        if before:
+            into.append(name)
+        result = whole(*args)
+        if not before:
+            into.append(name)
+        return result
+
+    monkeypatch.setattr(owner, name, noting)
 
 
 def test_the_admission_record_is_canonical_and_signed_over_eleven_fields(tmp_path: Path) -> None:
