@@ -167,6 +167,19 @@ def test_several_handoffs_follow_one_another_and_the_oldest_make_room(tmp_path: 
     assert len(admitted(tmp_path)) == 3
 
 
+def test_an_eviction_without_a_record_is_said_and_still_known(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    data = payload()
+    with receiver_thread(receiver_config(tmp_path, memory_limit_bytes=data.bytes)) as address:
+        first = hand_off(address, data).handoff_id
+        (tmp_path / "evictions").rmdir()  # nothing can be written there any more
+        hand_off(address, data)
+        with pytest.raises(LaneError, match=f"evicted: handoff {first} was evicted"):
+            inspection.show(tmp_path, first)
+    assert f"handoff {first} was evicted, but its eviction record could not be written" in capfd.readouterr().err
+
+
 def test_equal_payloads_have_equal_roots_and_other_bytes_another_tensors_root(tmp_path: Path) -> None:
     with receiver_thread(receiver_config(tmp_path)) as address:
         one, same, other = (hand_off(address, payload(seed=seed)) for seed in (1, 1, 2))
