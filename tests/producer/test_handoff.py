@@ -29,7 +29,7 @@ from producer.handoff import ack, inspection, receiver, sender
 from producer.handoff.admission import write_exclusive
 from producer.handoff.enrollment import ReceiverAddress
 from producer.handoff.errors import WireError
-from producer.handoff.manifest import KVGeometry
+from producer.handoff.manifest import KVGeometry, LayerGeometry
 from producer.handoff.sender import Acknowledgement
 from producer.handoff.sending import PayloadSender
 from receipts import canonical
@@ -37,6 +37,8 @@ from receipts.clock import HostClock
 from receipts.errors import BusyError, LaneError
 
 CLOCK = HostClock("here")
+LARGE = KVGeometry((LayerGeometry("full", None, 3, 64, 0), LayerGeometry("full", None, 33, 128, 0)), "bfloat16")
+"""8,192 tokens: K and V of 3 MiB (3 × 64 × 2 bytes a token), several slices; K and V of 66 MiB, several LAYERs."""
 
 
 def hand_off(
@@ -152,6 +154,17 @@ def test_the_sample_models_47_megabytes_cross_to_another_process(tmp_path: Path)
     assert shown.bytes_received == result.bytes_sent > data.bytes
     assert (result.socket.interface, result.socket.congestion) == ("lo", "reno")
     assert shown.socket == {**shown.socket, "peer": result.socket.local, "congestion": "reno"}
+
+
+@pytest.mark.parametrize("given", [True, False], ids=["digests-made-at-capture", "digests-made-in-the-window"])
+def test_tensors_of_several_slices_and_of_several_layer_frames_cross_whole(tmp_path: Path, given: bool) -> None:
+    data = payload(LARGE, 8192)
+    assert [len(view) >> 20 for _, view in data.tensors] == [3, 3, 66, 66]
+    with receiver_thread(receiver_config(tmp_path, LARGE, memory_limit_bytes=data.bytes)) as address:
+        result = hand_off(address, data, LARGE, given=given)
+        shown = inspection.show(tmp_path, result.handoff_id, payload=True)
+    assert shown.payload == data.raw
+    assert [item["digest"] for item in shown.manifest["tensors"]] == data.digests
 
 
 def test_several_handoffs_follow_one_another_and_the_oldest_make_room(tmp_path: Path) -> None:
