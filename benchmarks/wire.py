@@ -2,7 +2,7 @@
 
 ``python -m benchmarks.wire [--json]``. Rounds are interleaved in one run; a ratio is the median over the rounds
 of (handoff ÷ plain of the same round). Plain: sendmsg and recv_into, 1 MiB slices, reno, nothing hashed.
-A handoff's time runs from before its first LAYER to its complete ACK, the admission record's fsync included.
+A handoff's time runs from before its first LAYER to its verified ACK, the admission record's fsync included.
 
 Two ways are measured. *At capture* is how the producer works: its digests are made while it captures, and the receiver
 digests in the window. *In the window* makes both there, which costs a core's whole BLAKE3 rate at each end.

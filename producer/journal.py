@@ -83,6 +83,22 @@ class Journal:
             yield record, prev
             n += 1
 
+    def backwards(self) -> Iterator[JournalRecord]:
+        """Records from the last one back: what was written lately costs the same however old the journal is.
+
+        Raises EvidenceError where the chain breaks.
+        """
+        n = self._last()
+        digest: str | None = None
+        while n > 0:
+            data = self.path(n).read_bytes()
+            record = JournalRecord.read(canonical.parse(data))
+            if record.n != n or (digest is not None and digest != canonical.sha256(data)):
+                raise EvidenceError(f"record {n} is not the one that record {n + 1} continues", where=str(self.path(n)))
+            yield record
+            digest = record.prev
+            n -= 1
+
     def _last(self) -> int:
         if self._known == 0 and self.folder.is_dir():
             numbers = [int(path.stem) for path in self.folder.glob("[0-9]*.json")]

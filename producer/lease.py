@@ -18,6 +18,9 @@ from receipts.errors import InputError, LeaseHeldError
 
 SETTLE_S: Final = 10.0
 _POLL_S: Final = 0.05
+_QUESTIONS_S: Final = 0.25
+"""How long a taker stands back for processes that only ask who holds the lease."""
+_QUESTION_POLL_S: Final = 0.005
 
 
 @dataclass(frozen=True)
@@ -29,13 +32,11 @@ class Lease:
 
     @classmethod
     def take(cls, path: Path) -> Lease:
-        """Take the lease without waiting. Raises LeaseHeldError naming the holder."""
+        """Take the lease without waiting for a holder. Raises LeaseHeldError naming the holder."""
         descriptor = _open(path)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not _locked_alone(descriptor):
             os.close(descriptor)
-            raise held_error(path) from None
+            raise held_error(path)
         lease = cls(path, descriptor)
         if not lease.is_on_path():
             lease.release()
@@ -65,13 +66,12 @@ def holder(path: Path) -> linux.Holder | None:
     descriptor = _open(path)
     try:
         # A shared lock collides with the exclusive one, but two askers never refuse one another.
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
+        if _locked(descriptor, fcntl.LOCK_SH):
+            return None
         found = linux.flock_holders(path)
         return found[0] if found else linux.Holder(0, "not visible from here", "not known", None)
     finally:
         os.close(descriptor)
-    return None
 
 
 def settled_holder(path: Path, grace_s: float = SETTLE_S) -> linux.Holder | None:
@@ -95,6 +95,25 @@ def held_error(path: Path) -> LeaseHeldError:
         where=str(path),
         next_step="wait for it to end, or stop it the way it was started; the lease is never taken by force",
     )
+
+
+def _locked_alone(descriptor: int) -> bool:
+    """Lock it exclusively. An asker's shared lock is gone in a moment and refuses nobody; a holder does at once."""
+    end = time.monotonic() + _QUESTIONS_S
+    while not _locked(descriptor, fcntl.LOCK_EX):
+        if not _locked(descriptor, fcntl.LOCK_SH) or time.monotonic() > end:
+            return False
+        fcntl.flock(descriptor, fcntl.LOCK_UN)  # two takers must not stand in one another's way
+        time.sleep(_QUESTION_POLL_S)
+    return True
+
+
+def _locked(descriptor: int, kind: int) -> bool:
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _open(path: Path) -> int:

@@ -75,11 +75,21 @@ def start(
 
 
 def stop(lane: Lane, clock: HostClock, instance: Instance, why: str) -> None:
-    """End a producer on command: journalled first, then SIGTERM, after a grace SIGKILL. Returns when it is gone."""
+    """End a producer on command: journalled first, then SIGTERM, after a grace SIGKILL. Returns when it is gone.
+
+    A stop that cannot be journalled (HomeError) ends the producer all the same, and is raised when it is gone.
+    """
     if not linux.is_alive(instance):
         return
     journal = Journal(lane.producer.work_dir, lane.name, clock)
-    journal.append(StopEvent(instance=instance, why=why, observed_by="runner"))
+    try:
+        journal.append(StopEvent(instance=instance, why=why, observed_by="runner"))
+    finally:
+        # Whoever orders a stop must not be left with the accelerator held because a disk is full.
+        _end(lane, instance)
+
+
+def _end(lane: Lane, instance: Instance) -> None:
     for number, grace_s in ((signal.SIGTERM, STOP_GRACE_S), (signal.SIGKILL, STOP_GRACE_S)):
         try:
             os.kill(instance.pid, number)

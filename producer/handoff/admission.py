@@ -7,6 +7,7 @@ Held handoffs are evicted oldest first when room is needed, each with a record o
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -44,6 +45,8 @@ class AdmissionStore:
         self._clock = clock
         self._names = dict(names)
         self._held: dict[str, Admission] = {}
+        self._unrecorded: set[str] = set()
+        """Evicted by this process, without a record of it."""
         self._lock = threading.Lock()
 
     def was_admitted(self, handoff_id: str) -> bool:
@@ -51,7 +54,8 @@ class AdmissionStore:
         return (self._admissions / f"{handoff_id}.json").exists()
 
     def was_evicted(self, handoff_id: str) -> bool:
-        return (self._evictions / f"{handoff_id}.json").exists()
+        """Whether it was evicted: by its record, or in this process when that could not be written."""
+        return handoff_id in self._unrecorded or (self._evictions / f"{handoff_id}.json").exists()
 
     def make_room(self, size: int) -> None:
         """Evict, oldest first, until ``size`` more bytes fit under the limit."""
@@ -84,6 +88,7 @@ class AdmissionStore:
         return sum(len(item.reserve) for item in self._held.values())
 
     def _evict(self, handoff_id: str) -> None:
+        self._unrecorded.add(handoff_id)
         admission = self._held.pop(handoff_id)
         record = {
             "v": 1,
@@ -96,8 +101,13 @@ class AdmissionStore:
         }
         try:
             write_exclusive(self._evictions / f"{handoff_id}.json", canonical.file_bytes(record))
-        except OSError:
-            pass  # the memory is needed either way; a `show` of it will say "not held"
+            self._unrecorded.discard(handoff_id)
+        except OSError as error:  # the memory is needed either way
+            sys.stderr.write(
+                f"soakledger receiver: handoff {handoff_id} was evicted, but its eviction record could not be written: "
+                f"{error.strerror or error}\n"
+            )
+            sys.stderr.flush()
         admission.reserve.release()
 
 

@@ -33,14 +33,20 @@ class HashThreads:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.finish()
+        self._join()
 
     def update(self, tensor: int, hasher: blake3, data: memoryview) -> None:
         """Digest ``data`` of the tensor of that index; it must not change any more. Returns at once."""
         self._lanes[tensor % THREADS].add(hasher, data)
 
     def finish(self) -> None:
-        """Wait until everything is digested. Nothing can be added after it."""
+        """Wait until everything is digested. Nothing can be added after it. Raises what a thread failed with."""
+        self._join()
+        for lane in self._lanes:
+            if lane.failure is not None:
+                raise lane.failure
+
+    def _join(self) -> None:
         for lane in self._lanes:
             lane.end()
         for lane in self._lanes:
@@ -54,6 +60,8 @@ class _Lane:
         self._queue: queue.SimpleQueue[_Batch | None] = queue.SimpleQueue()
         self._batch: _Batch = []
         self._batch_bytes = 0
+        self.failure: BaseException | None = None
+        """What ended the thread early: its digests are wrong, and the bytes are not to blame."""
         self.thread = threading.Thread(target=self._run, name="hash", daemon=True)
 
     def add(self, hasher: blake3, data: memoryview) -> None:
@@ -71,6 +79,9 @@ class _Lane:
         self._batch, self._batch_bytes = [], 0
 
     def _run(self) -> None:
-        while (batch := self._queue.get()) is not None:
-            for hasher, data in batch:
-                hasher.update(data)
+        try:
+            while (batch := self._queue.get()) is not None:
+                for hasher, data in batch:
+                    hasher.update(data)
+        except BaseException as failure:
+            self.failure = failure

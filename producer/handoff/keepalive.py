@@ -1,7 +1,8 @@
 """PING while the engine prefills, in a thread of its own, so that the receiver keeps the slot.
 
-The thread alone reads and writes the socket until ``stop`` has joined it. C code that holds the GIL delays a PING
-by as long as it holds it; the receiver's silence limit (30 s), not the 5 s interval, is what counts.
+Until ``stop`` has joined the thread it alone writes to the socket; it and ``check`` take turns at reading. C code
+that holds the GIL delays a PING by as long as it holds it; the receiver's silence limit (30 s), not the 5 s interval,
+is what counts.
 """
 
 from __future__ import annotations
@@ -48,6 +49,10 @@ class Keepalive:
         self._ping_ns = int(times.ping_s * _NS)
         self._silence_ns = int(times.silence_s * _NS)
         self._lost: WireError | None = None
+        self._turn = threading.Lock()
+        """Held by whoever reads; what ended the slot is set while it is held."""
+        self._heard_ns = time.monotonic_ns()
+        self._next_ping_ns = self._heard_ns + self._ping_ns
         self._wake, self._woken = socket.socketpair()
         self._stopped = False
         self._thread = threading.Thread(target=self._run, name="keepalive", daemon=True)
@@ -58,7 +63,14 @@ class Keepalive:
         return self._lost is None
 
     def check(self) -> None:
-        """Raises what ended the slot, if anything did."""
+        """Raises what ended the slot, if anything did; also what the receiver said and nobody has heard yet."""
+        if not self._stopped:
+            with self._turn:
+                if self._lost is None:
+                    self._guarded(self._hear_waiting)
+        self._raise_lost()
+
+    def _raise_lost(self) -> None:
         if self._lost is not None:
             raise self._lost
 
@@ -72,7 +84,7 @@ class Keepalive:
             self._woken.close()
             if self._lost is None:
                 self._guarded(self._hear_waiting)
-        self.check()
+        self._raise_lost()
 
     def _run(self) -> None:
         self._guarded(self._keep)
@@ -81,36 +93,40 @@ class Keepalive:
         try:
             step()
         except WireError as error:
-            self._lost = error
+            self._lost = self._lost or error
 
     def _keep(self) -> None:
-        heard = time.monotonic_ns()
-        next_ping = heard + self._ping_ns
-        while self._wait(next_ping):
-            # Listen first: after the GIL was held for long, the answer may lie there already.
-            if self._stream.has_input():
-                self._hear_waiting()
-                heard = time.monotonic_ns()
-            now = time.monotonic_ns()
-            if now - heard > self._silence_ns:
-                raise LinkError("peer_silent", "the receiver answers no PING")
-            if now >= next_ping:
-                self._pings.unanswered += 1
-                self._stream.write([frames.build(FrameType.PING, {}).wire], self._limit())
-                next_ping = now + self._ping_ns
+        while self._lost is None and self._wait():
+            with self._turn:
+                if self._lost is None:
+                    self._guarded(self._listen_and_ping)
 
-    def _wait(self, until_ns: int) -> bool:
-        """Until the socket has input or ``until_ns``; False when the thread is to end."""
+    def _listen_and_ping(self) -> None:
+        # Listen first: after the GIL was held for long, the answer may lie there already.
+        self._hear_waiting()
+        now = time.monotonic_ns()
+        if now - self._heard_ns > self._silence_ns:
+            raise LinkError("peer_silent", "the receiver answers no PING")
+        if now >= self._next_ping_ns:
+            self._pings.unanswered += 1
+            self._stream.write([frames.build(FrameType.PING, {}).wire], self._limit())
+            self._next_ping_ns = now + self._ping_ns
+
+    def _wait(self) -> bool:
+        """Until there is input or a PING is due; False when the thread is to end."""
+        if self._stream.has_input():  # what was read ahead no longer lies on the socket
+            return True
         poll = select.poll()
         poll.register(self._woken, select.POLLIN)
         poll.register(self._stream.sock, select.POLLIN)
-        left_ns = max(0, min(until_ns - time.monotonic_ns(), int(self._deadline.seconds() * _NS)))
+        left_ns = max(0, min(self._next_ping_ns - time.monotonic_ns(), int(self._deadline.seconds() * _NS)))
         ready = {descriptor for descriptor, _ in poll.poll(left_ns / 1e6)}
         return self._woken.fileno() not in ready
 
     def _hear_waiting(self) -> None:
         while self._stream.has_input():
             hear(self._stream, self._limit(), self._pings)
+            self._heard_ns = time.monotonic_ns()
 
     def _limit(self) -> Deadline:
         return Deadline.after(_FRAME_S).earlier(self._deadline)

@@ -75,7 +75,6 @@ class Connections:
         self._slot = slot
         self._lock = threading.Lock()
         self._open: dict[threading.Thread, tuple[ReceiverSession, FrameStream]] = {}
-        self._turned_away: set[threading.Thread] = set()
 
     def take(self, sock: socket.socket) -> None:
         """Serve a new connection in a thread of its own."""
@@ -95,9 +94,8 @@ class Connections:
         """End the strangers and wait for the session that holds the slot, until ``cut``."""
         with self._lock:
             remaining = list(self._open.items())
-        for _, (session, stream) in remaining:
-            if not session.authenticated:
-                stream.cut()
+        for _, (session, _) in remaining:
+            session.turn_away()
         for thread, _ in remaining:
             while thread.is_alive() and not cut.is_set():
                 thread.join(timeout=ACCEPT_POLL_S)
@@ -113,15 +111,9 @@ class Connections:
 
     def _make_room(self) -> None:
         """With the lock held: one stranger more fits after it. Whoever was cut is on its way out and does not count."""
-        strangers = [
-            (thread, stream)
-            for thread, (session, stream) in self._open.items()
-            if not session.authenticated and thread not in self._turned_away
-        ]
+        strangers = [session for session, _ in self._open.values() if session.is_stranger]
         if len(strangers) >= MAX_STRANGERS:
-            thread, stream = strangers[0]
-            self._turned_away.add(thread)
-            stream.cut()
+            strangers[0].turn_away()
 
     def _run(self, session: ReceiverSession, stream: FrameStream) -> None:
         try:
@@ -130,7 +122,6 @@ class Connections:
             stream.close()
             with self._lock:
                 self._open.pop(threading.current_thread(), None)
-                self._turned_away.discard(threading.current_thread())
 
 
 def _require_known_layout(config: ReceiverConfig) -> None:

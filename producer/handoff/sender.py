@@ -46,7 +46,7 @@ class Acknowledgement:
     first_byte_ns: int
     """Just before the first LAYER was hashed or sent."""
     ack_ns: int
-    """When the ACK was complete, before it was verified."""
+    """When the ACK had verified: root, mac and signature."""
     bytes_sent: int
     socket: SocketInfo
 
@@ -285,8 +285,8 @@ class OpenedHandoff:
         sent = payload.layers(digests)
         made = made or _Manifest.of(prompt_sha256, n_tokens, descriptions, sent)
         answer = payload.end(made.root)
-        ack_ns = self._clock.stamp()
         self._verify_ack(answer, handoff_id, prompt_sha256, made.root)
+        ack_ns = self._clock.stamp()
         return Acknowledgement(
             handoff_id=handoff_id,
             root=made.root,

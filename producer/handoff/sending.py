@@ -31,6 +31,8 @@ class _Layer:
     """One LAYER frame: its tensor's index, prefix and header as sent, and the body where it lies."""
 
     tensor: int
+    complete: int
+    """How many tensors have left whole once this frame has."""
     wire: bytes
     body: memoryview
 
@@ -91,7 +93,8 @@ class PayloadSender:
                 header = {"tensor": index, "first_token": first_token, "count": count}
                 frame = frames.build(FrameType.LAYER, header, len(body))
                 self._transcript.add(frame)
-                yield _Layer(index, frame.wire, body)
+                ends = first_token + count == description.first_token + description.tokens
+                yield _Layer(index, index + ends, frame.wire, body)
 
     def _send_as_they_are(self) -> None:
         """As few system calls as the batches allow: what Python does between two of them is on the window's time."""
@@ -104,14 +107,17 @@ class PayloadSender:
                 pending.append(part)
                 size += len(part)
                 if size >= BATCH_BYTES or len(pending) >= MAX_BUFFERS:
-                    self._sent(pending, layer.tensor)
+                    self._sent(pending, layer, start + len(part))
                     pending, size = [], 0
-        self._sent(pending, len(self._tensors) - 1)
+        if pending:
+            self._sent(pending, layer, len(layer.body))
 
-    def _sent(self, buffers: Sequence[bytes | memoryview], tensor: int) -> None:
+    def _sent(self, buffers: Sequence[bytes | memoryview], layer: _Layer, done: int) -> None:
+        """Send ``buffers``, which end with byte ``done`` of the layer's body."""
         self._hear()
         self._write(buffers)
-        self._phase = f"after {tensor} of {len(self._tensors)} tensors"
+        complete = layer.complete if done == len(layer.body) else layer.tensor
+        self._phase = f"after {complete} of {len(self._tensors)} tensors"
 
     def _send_hashed(self) -> list[str]:
         """Slice by slice, digested just before it leaves; the digests."""
@@ -123,7 +129,7 @@ class PayloadSender:
             for start in range(0, len(layer.body), SLICE_BYTES):
                 part = layer.body[start : start + SLICE_BYTES]
                 hashers[layer.tensor].update(part)
-                self._sent([*head, part], layer.tensor)
+                self._sent([*head, part], layer, start + len(part))
                 head = []
         return ["blake3:" + hasher.hexdigest() for hasher in hashers]
 

@@ -11,7 +11,7 @@ import os
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 from producer.handoff import ack, frames, manifest, session
 from producer.handoff.admission import Admission, AdmissionStore
@@ -82,10 +82,23 @@ class ReceiverSession:
         self._store = store
         self._slot = slot
         self._stream = stream
-        self.authenticated = False
-        """Whether it has taken the slot; until then it is a stranger."""
+        self._standing = threading.Lock()
+        """Held while it is settled whether a stranger takes the slot or is turned away: never both."""
+        self._stands: Literal["stranger", "turned_away", "holder"] = "stranger"
         self.outcome: str | None = None
         """``admitted``, or the code of what ended the session; None while it runs."""
+
+    @property
+    def is_stranger(self) -> bool:
+        """Whether it has neither taken the slot nor been turned away."""
+        return self._stands == "stranger"
+
+    def turn_away(self) -> None:
+        """Cut the connection without a word, from any thread, unless it has taken the slot."""
+        with self._standing:
+            if self._stands == "stranger":
+                self._stands = "turned_away"
+                self._stream.cut()
 
     def run(self) -> None:
         """Never raises a WireError: what went wrong is answered with a NACK where somebody still listens."""
@@ -105,8 +118,14 @@ class ReceiverSession:
         """The ACK to send. The slot is free before any last word leaves: the next handoff never finds it busy."""
         opened = self._handshake()
         with self._slot.held_by(self._stream.info.peer):
-            self.authenticated = True
+            self._take_slot()
             return self._transfer(opened)
+
+    def _take_slot(self) -> None:
+        with self._standing:
+            if self._stands == "turned_away":
+                raise LinkError("peer_gone", "the connection was cut before it had the slot")
+            self._stands = "holder"
 
     # -- HELLO, HELLO_ACK, OPEN
 

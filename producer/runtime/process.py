@@ -21,6 +21,7 @@ from producer.instance import Artefacts
 from producer.journal import Journal
 from producer.lane import Lane, LaneConfig
 from receipts.clock import HostClock
+from receipts.errors import LaneError
 from receipts.events import DeathEvent, FailedStartEvent
 from receipts.kinds import Instance
 
@@ -35,18 +36,24 @@ class Kept:
 
 
 def start(lane: Lane, log: Path) -> Kept:
-    """Start keeper and resident, both in a session of their own, with the resident's output in ``log``."""
+    """Start keeper and resident, both in a session of their own, with the output of both in ``log``.
+
+    Raises LaneError when the log cannot be written, or when the keeper ends before it names a resident.
+    """
     command = [sys.executable, "-m", "producer.runtime.process", str(lane.source), str(log)]
-    keeper = subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        start_new_session=True,
-        env=child_environment(),
-    )
+    with _opened_log(log) as output:
+        keeper = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=output,
+            text=True,
+            start_new_session=True,
+            env=child_environment(),
+        )
     line = _line(keeper.stdout)
+    if not line.endswith("\n"):
+        raise _keeper_failed(keeper, log)
     return Kept(keeper, Instance.read(json.loads(line)), log)
 
 
@@ -75,8 +82,8 @@ def log_tail(log: Path, lines: int = 12) -> list[str]:
 def keep(lane: Lane, log: Path) -> None:
     """Be the keeper: start the resident, report its instance on stdout, wait, journal its end."""
     clock = HostClock(lane.producer.host)
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("ab") as output:
+    born_ns = clock.stamp()
+    with _opened_log(log) as output:
         resident = subprocess.Popen(
             [sys.executable, "-m", "producer.resident", "--lane", str(lane.source)],
             stdin=subprocess.DEVNULL,
@@ -89,47 +96,57 @@ def keep(lane: Lane, log: Path) -> None:
     sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123 - the starter may be gone; our pipe must not matter
     os.close(1)
     status = resident.wait()
-    journal_end(lane, clock, instance, status, log)
+    died_ns = clock.stamp()  # before anything else: reading a journal takes time
+    journal_end(lane, clock, Ended(instance, born_ns, died_ns, status), log)
 
 
-def journal_end(lane: Lane, clock: HostClock, instance: Instance, status: int, log: Path) -> None:
+@dataclass(frozen=True)
+class Ended:
+    """How an instance ended: nothing on record is of it before ``born_ns``, and it was gone at ``died_ns``."""
+
+    instance: Instance
+    born_ns: int
+    died_ns: int
+    status: int
+    """As subprocess has it: negative is a signal's number."""
+
+
+def journal_end(lane: Lane, clock: HostClock, ended: Ended, log: Path) -> None:
     """Write the one event of an end, unless the dying process wrote it or a stop was commanded."""
     journal = Journal(lane.producer.work_dir, lane.name, clock)
     ready_ns: int | None = None
     last_handoff: str | None = None
-    for record, _ in journal.read():
-        if record.body.get("instance") != instance.document():
+    for record in journal.backwards():
+        if record.boot_id != clock.boot_id or int(record.at_ns) < ended.born_ns:
+            break
+        if record.body.get("instance") != ended.instance.document():
             continue
         if record.kind in {"stop", "death", "failed_start"}:
             return
-        if record.kind == "start":
-            ready_ns = int(record.at_ns)
-        elif record.kind == "handoff":
+        if record.kind == "handoff" and last_handoff is None:
             last_handoff = record.body["handoff_id"]
-    number = -status if status < 0 else None
+        elif record.kind == "start":
+            ready_ns = int(record.at_ns)
+            break
+    number = -ended.status if ended.status < 0 else None
+    status = None if number else ended.status
     reason = "\n".join(log_tail(log, 4))
     if ready_ns is None:
-        journal.append(
-            FailedStartEvent(
-                instance=instance,
-                status=None if number else status,
-                signal=number,
-                reason=reason,
-                observed_by="keeper",
-            )
+        failed = FailedStartEvent(
+            instance=ended.instance, status=status, signal=number, reason=reason, observed_by="keeper"
         )
+        journal.append(failed)
         return
-    now = clock.stamp()
     journal.append(
         DeathEvent(
-            instance=instance,
-            site=site_of_status(status, Artefacts.of(lane).work_dir, instance),
-            status=None if number else status,
+            instance=ended.instance,
+            site=site_of_status(ended.status, Artefacts.of(lane).work_dir, ended.instance),
+            status=status,
             signal=number,
             reason=reason,
-            uptime_ns=str(now - ready_ns),
+            uptime_ns=str(ended.died_ns - ready_ns),
             last_handoff_id=last_handoff,
-            died_ns=str(now),
+            died_ns=str(ended.died_ns),
             observed_by="keeper",
         )
     )
@@ -141,6 +158,28 @@ def _instance_of_child(pid: int, clock: HostClock) -> Instance:
     except ProcessLookupError:
         # It ended before we looked; as its parent we may still name it: nobody else can have its pid yet.
         return Instance(host=clock.host, boot_id=clock.boot_id, pid=pid, start_ticks="0")
+
+
+def _opened_log(log: Path) -> IO[bytes]:
+    try:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        return log.open("ab")
+    except OSError as error:
+        raise LaneError(
+            f"the producer's log cannot be written: {error.strerror or error}",
+            where=str(log),
+            next_step="free space there, or give this user the right to write there",
+        ) from None
+
+
+def _keeper_failed(keeper: subprocess.Popen[str], log: Path) -> LaneError:
+    """The keeper closed its stdout without naming a resident: it has ended, or is ending."""
+    status = keeper.wait()
+    how = f"by signal {-status}" if status < 0 else f"with status {status}"
+    tail = "\n".join(f"  | {line}" for line in log_tail(log))
+    return LaneError(
+        f"the producer's keeper ended {how} before a producer was there; its last lines:\n{tail}", where=str(log)
+    )
 
 
 def _line(stream: IO[str] | None) -> str:

@@ -111,8 +111,8 @@ class RawReceiver:
         self.transcript.add(frame)
         self.stream.write([frame.wire], Deadline.after(5))
 
-    def opened(self, name: str = "here") -> None:
-        """HELLO to OPENED, done right."""
+    def opened(self, name: str = "here", *, behind: bytes = b"") -> None:
+        """HELLO to OPENED, done right; ``behind`` leaves in one piece with it."""
         hello = self.take()
         nonce = bytes([9]) * 32
         self.keys = session.derive_keys(self.key, bytes.fromhex(hello.header["nonce"]), nonce)
@@ -120,7 +120,9 @@ class RawReceiver:
         answer = session.sealed(self.transcript, self.keys, FrameType.HELLO_ACK, fields)
         self.stream.write([answer.wire], Deadline.after(5))
         self.take()
-        self.put(frames.build(FrameType.OPENED, {"reserved": hello.header["bytes"]}))
+        opened = frames.build(FrameType.OPENED, {"reserved": hello.header["bytes"]})
+        self.transcript.add(opened)
+        self.stream.write([opened.wire + behind], Deadline.after(5))
 
     def payload(self) -> Frame:
         """BEGIN to END; the bodies are thrown away. Returns END."""

@@ -145,6 +145,10 @@ def test_a_layer_header_reads_the_same_whatever_the_size_of_its_numbers(number: 
     [
         (b'{"count":0,"first_token":0,"tensor":0}', "bad_field"),
         (b'{"count":01,"first_token":0,"tensor":0}', "bad_header"),
+        (b'{"count":1,"first_token":00,"tensor":0}', "bad_header"),
+        (b'{"count":1,"first_token":01,"tensor":0}', "bad_header"),
+        (b'{"count":1,"first_token":0,"tensor":00}', "bad_header"),
+        (b'{"count":1,"first_token":0,"tensor":01}', "bad_header"),
         (b'{"count":1,"first_token":-1,"tensor":0}', "bad_field"),
         (b'{"count":1,"first_token":0,"tensor":1.5}', "bad_field"),
         (b'{"count":1,"first_token":0,"tensor":0}\n', "not_canonical"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from handoff_lane import (
@@ -28,13 +29,16 @@ from producer.handoff import ack, inspection, receiver, sender
 from producer.handoff.admission import write_exclusive
 from producer.handoff.enrollment import ReceiverAddress
 from producer.handoff.errors import WireError
-from producer.handoff.manifest import KVGeometry
+from producer.handoff.manifest import KVGeometry, LayerGeometry
 from producer.handoff.sender import Acknowledgement
+from producer.handoff.sending import PayloadSender
 from receipts import canonical
 from receipts.clock import HostClock
 from receipts.errors import BusyError, LaneError
 
 CLOCK = HostClock("here")
+LARGE = KVGeometry((LayerGeometry("full", None, 3, 64, 0), LayerGeometry("full", None, 33, 128, 0)), "bfloat16")
+"""8,192 tokens: K and V of 3 MiB (3 × 64 × 2 bytes a token), several slices; K and V of 66 MiB, several LAYERs."""
 
 
 def hand_off(
@@ -62,6 +66,49 @@ def test_a_handoff_is_acknowledged_with_the_root_that_both_ends_computed(tmp_pat
     assert result.root == canonical.blake3_digest(result.manifest)
     assert [item["digest"] for item in shown.manifest["tensors"]] == data.digests
     assert int(shown.admission["first_byte_ns"]) <= int(shown.admission["admitted_ns"]) <= result.ack_ns
+
+
+@pytest.mark.parametrize("given", [True, False], ids=["digests-made-at-capture", "digests-made-in-the-window"])
+def test_the_window_opens_before_the_first_tensor_byte_and_ends_when_the_ack_has_verified(
+    tmp_path: Path, given: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    happened: list[str] = []
+    moment = iter(range(1, 100))
+
+    def stamp() -> int:
+        happened.append("stamp")
+        return next(moment)
+
+    noted(monkeypatch, PayloadSender, "begin", happened, before=False)
+    noted(monkeypatch, PayloadSender, "layers", happened, before=True)
+    noted(monkeypatch, ack, "verify", happened, before=False)
+    data = payload()
+    theirs = iter(range(1, 100))
+    config = receiver_config(tmp_path, clock=HostClock("here", stamp=lambda: next(theirs)))
+    with receiver_thread(config) as address:
+        side, clock = producer_side(), HostClock("here", stamp=stamp)
+        with sender.connect(side, address, data.bytes, clock=clock, times=FAST) as opened:
+            digests = data.digests if given else None
+            result = opened.send(handoff_id(), PROMPT, data.n_tokens, data.tensors, digests)
+        record = inspection.show(tmp_path, result.handoff_id).admission
+    assert (record["first_byte_ns"], record["admitted_ns"]) == ("1", "2")
+    assert happened == ["begin", "stamp", "layers", "verify", "stamp"]
+    assert (result.first_byte_ns, result.ack_ns) == (1, 2)
+
+
+def noted(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, into: list[str], *, before: bool) -> None:
+    """Have ``into`` say when ``owner.name`` was called, or when it had returned."""
+    whole = getattr(owner, name)
+
+    def noting(*args: Any) -> Any:
+        if before:
+            into.append(name)
+        result = whole(*args)
+        if not before:
+            into.append(name)
+        return result
+
+    monkeypatch.setattr(owner, name, noting)
 
 
 def test_the_admission_record_is_canonical_and_signed_over_eleven_fields(tmp_path: Path) -> None:
@@ -109,6 +156,17 @@ def test_the_sample_models_47_megabytes_cross_to_another_process(tmp_path: Path)
     assert shown.socket == {**shown.socket, "peer": result.socket.local, "congestion": "reno"}
 
 
+@pytest.mark.parametrize("given", [True, False], ids=["digests-made-at-capture", "digests-made-in-the-window"])
+def test_tensors_of_several_slices_and_of_several_layer_frames_cross_whole(tmp_path: Path, given: bool) -> None:
+    data = payload(LARGE, 8192)
+    assert [len(view) >> 20 for _, view in data.tensors] == [3, 3, 66, 66]
+    with receiver_thread(receiver_config(tmp_path, LARGE, memory_limit_bytes=data.bytes)) as address:
+        result = hand_off(address, data, LARGE, given=given)
+        shown = inspection.show(tmp_path, result.handoff_id, payload=True)
+    assert shown.payload == data.raw
+    assert [item["digest"] for item in shown.manifest["tensors"]] == data.digests
+
+
 def test_several_handoffs_follow_one_another_and_the_oldest_make_room(tmp_path: Path) -> None:
     data = payload()
     with receiver_thread(receiver_config(tmp_path, memory_limit_bytes=2 * data.bytes + 100)) as address:
@@ -120,6 +178,19 @@ def test_several_handoffs_follow_one_another_and_the_oldest_make_room(tmp_path: 
     record = canonical.parse((tmp_path / "evictions" / f"{names[0]}.json").read_bytes())
     assert (record["handoff_id"], record["total_bytes"]) == (names[0], 960)
     assert len(admitted(tmp_path)) == 3
+
+
+def test_an_eviction_without_a_record_is_said_and_still_known(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    data = payload()
+    with receiver_thread(receiver_config(tmp_path, memory_limit_bytes=data.bytes)) as address:
+        first = hand_off(address, data).handoff_id
+        (tmp_path / "evictions").rmdir()  # nothing can be written there any more
+        hand_off(address, data)
+        with pytest.raises(LaneError, match=f"evicted: handoff {first} was evicted"):
+            inspection.show(tmp_path, first)
+    assert f"handoff {first} was evicted, but its eviction record could not be written" in capfd.readouterr().err
 
 
 def test_equal_payloads_have_equal_roots_and_other_bytes_another_tensors_root(tmp_path: Path) -> None:

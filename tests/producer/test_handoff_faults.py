@@ -33,8 +33,9 @@ from test_handoff import hand_off
 from producer.handoff import frames, inspection, keepalive, receiver, sender, session
 from producer.handoff.admission import AdmissionStore
 from producer.handoff.enrollment import MAX_STRANGERS, ReceiverAddress, ReceiverTimes, SenderTimes
-from producer.handoff.errors import CODES, WireError
+from producer.handoff.errors import CODES, RefusedError, WireError
 from producer.handoff.frames import FrameType
+from producer.handoff.keepalive import Keepalive
 from producer.handoff.manifest import KVGeometry, LayerGeometry
 from producer.handoff.receiver import Connections
 from producer.handoff.serving import ReceiverSession, Slot
@@ -462,6 +463,31 @@ def test_an_ack_with_a_good_mac_but_no_signature_of_the_enrolled_key_is_refused(
         receiver.stream.write([frame.wire], Deadline.after(5))
 
     assert fooled(act) == "bad_signature"
+
+
+def refuses_behind_opened(receiver: RawReceiver) -> None:
+    nack = frames.build(FrameType.NACK, {"code": "stale_slot", "reason": "no memory after all"})
+    receiver.opened(behind=nack.wire)
+    receiver.take()  # until the producer hangs up
+
+
+def test_a_nack_right_behind_opened_is_heard_before_the_engine_is_touched(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Keepalive, "_run", lambda _: None)  # the thread has not had its turn yet
+    with (
+        raw_receiver(KEY, refuses_behind_opened) as address,
+        sender.connect(producer_side(), address, DATA.bytes, clock=CLOCK, times=FAST) as opened,
+        pytest.raises(RefusedError, match="no memory after all"),
+    ):
+        opened.check()
+
+
+def test_a_nack_right_behind_opened_is_heard_without_anybody_asking() -> None:
+    rare = replace(FAST, ping_s=60)
+    with (
+        raw_receiver(KEY, refuses_behind_opened) as address,
+        sender.connect(producer_side(), address, DATA.bytes, clock=CLOCK, times=rare) as opened,
+    ):
+        wait_for(lambda: not opened.alive)
 
 
 def pong_unasked(receiver: RawReceiver) -> None:

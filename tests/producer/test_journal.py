@@ -70,6 +70,18 @@ def test_a_changed_record_breaks_the_chain_at_the_next_one(journal: Journal) -> 
         list(journal.read())
 
 
+def test_the_way_back_ends_at_the_first_record_and_at_a_changed_one(journal: Journal) -> None:
+    for _ in range(3):
+        journal.append(NOTHING)
+    assert [record.n for record in journal.backwards()] == [3, 2, 1]
+    journal.path(1).chmod(0o644)
+    journal.path(1).write_bytes(VECTOR.replace(b'"5"', b'"6"'))
+    way_back = journal.backwards()
+    assert [next(way_back).n, next(way_back).n] == [3, 2]
+    with pytest.raises(EvidenceError, match="record 1 is not the one that record 2 continues"):
+        next(way_back)
+
+
 def append_ten(folder: Path) -> None:
     journal = Journal(folder, "loopback", still())
     for _ in range(10):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import subprocess
 import sys
 from pathlib import Path
@@ -127,3 +128,30 @@ def test_a_living_holder_is_named_at_once_and_an_ending_one_is_waited_for(
     monkeypatch.setattr(lease, "holder", lambda _: answers.pop(0))
     assert lease.settled_holder(path, grace_s=3600) is None
     assert answers == []
+
+
+def test_somebody_who_only_asks_who_holds_the_lease_refuses_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "gpu.lock"
+    asker = path.open("w")
+    fcntl.flock(asker, fcntl.LOCK_SH)  # what holder() takes for the moment of its question
+    monkeypatch.setattr(lease.time, "sleep", lambda _: asker.close())
+    Lease.take(path).release()
+
+
+def test_a_holder_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "gpu.lock"
+    held = Lease.take(path)
+    monkeypatch.setattr(lease.time, "sleep", lambda _: pytest.fail("it waited"))
+    with pytest.raises(LeaseHeldError):
+        Lease.take(path)
+    held.release()
+
+
+def test_a_shared_lock_that_stays_is_refused_in_the_end(tmp_path: Path) -> None:
+    path = tmp_path / "gpu.lock"
+    with path.open("w") as stranger:
+        fcntl.flock(stranger, fcntl.LOCK_SH)
+        with pytest.raises(LeaseHeldError):
+            Lease.take(path)

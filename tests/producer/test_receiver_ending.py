@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
 import subprocess
 import sys
 import threading
@@ -11,11 +13,16 @@ from pathlib import Path
 
 import pytest
 from handoff_lane import FAST, PROMPT, admitted, handoff_id, payload, producer_side, receiver_config
+from handoff_raw import RawProducer
 
 from producer import receiving
 from producer.handoff import inspection, receiver, sender
+from producer.handoff.admission import AdmissionStore
 from producer.handoff.enrollment import ReceiverAddress
 from producer.handoff.errors import LinkError, WireError
+from producer.handoff.frames import FrameType
+from producer.handoff.serving import ReceiverSession, Slot
+from producer.handoff.stream import FrameStream
 from receipts.clock import HostClock
 
 
@@ -105,6 +112,69 @@ def test_the_next_receiver_of_the_folder_waits_for_the_one_that_is_ending(servin
         second.stop.set()
         second.cut.set()
         second.thread.join(15)
+
+
+@pytest.fixture
+def joined(tmp_path: Path) -> Iterator[tuple[RawProducer, ReceiverSession, FrameStream]]:
+    """A producer by hand that is connected, and the session that serves it, not yet running."""
+    config = receiver_config(tmp_path)
+    store = AdmissionStore(tmp_path, config.memory_limit_bytes, config.clock, {"lane": "loopback", "receiver": "here"})
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        RawProducer(ReceiverAddress(*listener.getsockname(), "lo")) as producer,
+    ):
+        stream = FrameStream(listener.accept()[0], interface="lo", congestion="auto")
+        yield producer, ReceiverSession(config, store, Slot(), stream), stream
+        stream.close()
+
+
+def test_whoever_is_being_turned_away_does_not_get_the_slot_meanwhile(
+    joined: tuple[RawProducer, ReceiverSession, FrameStream], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    producer, session, stream = joined
+    heard: list[str] = []
+    cut = stream.cut
+
+    def slow_cut() -> None:
+        """Between the decision to cut and the cut, the stranger opens the slot."""
+        producer_opens = threading.Thread(target=lambda: open_slot(producer, heard))
+        producer_opens.start()
+        producer_opens.join(1)
+        cut()
+        producer_opens.join(10)
+
+    monkeypatch.setattr(stream, "cut", slow_cut)
+    running = threading.Thread(target=session.run)
+    running.start()
+    session.turn_away()
+    running.join(10)
+    assert not running.is_alive()
+    assert heard == []
+    assert session.outcome == "peer_gone"
+
+
+def test_whoever_holds_the_slot_is_not_turned_away(
+    joined: tuple[RawProducer, ReceiverSession, FrameStream],
+) -> None:
+    producer, session, _ = joined
+    running = threading.Thread(target=session.run)
+    running.start()
+    content = payload()
+    producer.opened(content.bytes)
+    session.turn_away()
+    producer.begin(content)
+    producer.layers(content)
+    producer.end(content)
+    assert producer.answer().type is FrameType.ACK
+    producer.stream.close()
+    running.join(10)
+    assert not session.is_stranger
+
+
+def open_slot(producer: RawProducer, heard: list[str]) -> None:
+    with contextlib.suppress(WireError):
+        producer.opened(192)
+        heard.append("OPENED")
 
 
 def wait_until_not_listening(serving: Serving) -> None:
