@@ -10,9 +10,9 @@ from typing import Any
 from judged import SOAK_N12, Attempt
 
 from campaigns.verdict import EntryView
-from ledger.entry import Entry
+from ledger.entry import Entry, Ref
 from ledger.home import EvidenceHome
-from ledger.store import Ledger
+from ledger.store import Draft, Ledger
 from receipts import canonical
 from receipts.clock import HostClock
 from receipts.kinds import attempt_folder
@@ -41,14 +41,19 @@ def clean_attempt(*, closed: bool = True, **changed: Any) -> Attempt:
 
 def put(ledger: Ledger, attempt: Attempt, *, first: int = 0, **opened: Any) -> None:
     """Append the attempt's entries from ``first`` on; ``opened`` changes members of ``attempt_open``."""
+    assert ledger.size() == first + 1, "the hand-written numbers are those behind genesis"
+    drafts = []
     for view in attempt.entries[first:]:
-        assert ledger.size() == view.seq + 1, "the hand-written numbers are those behind genesis"
         data = _whole(attempt, view, opened)
-        if view.kind == "receipt":
-            path = receipt_path(attempt, data)
-            ledger.record("receipt", path.removeprefix("receipts/").removesuffix(".json"), path, data)
-        else:
-            ledger.append(view.kind, view.subject, data)
+        if view.kind != "receipt":
+            drafts.append(Draft(view.kind, view.subject, data))
+            continue
+        path, written = receipt_path(attempt, data), canonical.file_bytes(data)
+        (ledger.home.path / path).parent.mkdir(parents=True, exist_ok=True)
+        (ledger.home.path / path).write_bytes(written)
+        subject = path.removeprefix("receipts/").removesuffix(".json")
+        drafts.append(Draft("receipt", subject, data, Ref.of(path, written)))
+    ledger.append_many(drafts)
 
 
 def receipt_path(attempt: Attempt, data: dict[str, Any]) -> str:
