@@ -15,7 +15,7 @@ from ledger.store import Ledger
 from receipts import canonical
 from receipts.errors import EvidenceError, InputError
 from receipts.kinds import attempt_folder
-from receipts.store import open_below, open_regular, sync_folder
+from receipts.store import open_below, sync_folder
 
 JUDGED_KINDS: Final = frozenset(
     {
@@ -130,7 +130,7 @@ def check_files(ledger: Ledger, campaign: str, attempt: int) -> None:
     receipts = list(ledger.entries(kinds={"receipt"}, subject_prefix=prefix))
     verdicts = ledger.entries(kinds={"verdict"}, subject=f"{campaign}/{attempt}")
     for entry in [*receipts, *verdicts]:
-        if entry.ref is not None and (fault := _file_fault(ledger, entry)):
+        if fault := _file_fault(ledger, entry):
             faults.append(fault)
     views = [EntryView(entry.seq, entry.kind, entry.subject, entry.data) for entry in receipts]
     closes = [
@@ -167,11 +167,13 @@ def check_numbers(entries: Sequence[EntryView], attempt: int) -> list[str]:
 
 def _file_fault(ledger: Ledger, entry: Entry) -> str | None:
     ref = entry.ref
-    assert ref is not None
-    path = ledger.home.path / ref.path
+    if ref is None:
+        return f"{entry.subject}: entry {entry.seq} names no file for its document"
     try:
-        with open_regular(path) as file:
+        with open_below(ledger.home.path, ref.path) as file:
             data = file.read()
+    except EvidenceError as error:
+        return f"{error.what} (entry {entry.seq})"
     except OSError as error:
         return f"{ref.path}: {os.strerror(error.errno or 0)} (entry {entry.seq})"
     found = canonical.sha256(data)

@@ -12,7 +12,10 @@ from judged_ledger import clean_attempt, new_ledger, put, refs, verdicts
 
 from campaigns import judging
 from ledger.audit import verify
+from ledger.entry import Ref
 from ledger.store import Ledger
+from receipts import canonical
+from receipts.errors import EvidenceError, InputError
 
 FOLDER = "receipts/soak-n12/attempt-0001"
 
@@ -105,3 +108,97 @@ def test_a_link_in_a_verdicts_place_is_not_taken_for_its_file(ledger: Ledger, tm
     (ledger.home.path / FOLDER / "SOAK_VERDICT.json").symlink_to(tmp_path / "nowhere")
     judging.store_verdict(ledger, "soak-n12", 1)
     assert list(refs(verdicts(ledger))) == ["SOAK_VERDICT.2.json"]
+
+
+# What rejudge looks at before it believes a verdict
+
+
+@pytest.fixture
+def judged(ledger: Ledger) -> Ledger:
+    """A ledger with one attempt, whole and judged PASS."""
+    put(ledger, clean_attempt())
+    assert judging.store_verdict(ledger, "soak-n12", 1).document["verdict"] == "PASS"
+    return ledger
+
+
+def refused(ledger: Ledger) -> str:
+    """What rejudge says against the evidence."""
+    with pytest.raises(EvidenceError) as caught:
+        judging.rejudge(ledger, "soak-n12", 1)
+    return str(caught.value)
+
+
+def test_judging_again_gives_the_stored_bytes(judged: Ledger) -> None:
+    (stored,) = verdicts(judged)
+    assert stored.ref is not None
+    again = judging.rejudge(judged, "soak-n12", 1)
+    assert canonical.file_bytes(again.document) == (judged.home.path / stored.ref.path).read_bytes()
+    assert again.entry == stored
+
+
+def test_an_attempt_that_is_not_there_is_said_to_be_none(judged: Ledger) -> None:
+    with pytest.raises(InputError, match="there is no attempt soak-n12/2"):
+        judging.rejudge(judged, "soak-n12", 2)
+
+
+def test_a_stored_verdict_that_judging_does_not_give_is_refused(ledger: Ledger) -> None:
+    """Well formed, with its file and under the right evaluator, and yet no judge's."""
+    put(ledger, clean_attempt())
+    document = judging.compute(ledger, "soak-n12", 1, ledger.size() - 1)
+    ledger.record("verdict", "soak-n12/1", f"{FOLDER}/SOAK_VERDICT.json", document | {"ended": "interrupted"})
+    assert "judging again gives another document than the stored verdict" in refused(ledger)
+
+
+def test_a_verdict_of_another_evaluator_is_not_compared_but_named(ledger: Ledger) -> None:
+    put(ledger, clean_attempt())
+    document = judging.compute(ledger, "soak-n12", 1, ledger.size() - 1)
+    document["evaluator"] = document["evaluator"] | {"source_sha256": "sha256:" + "e" * 64}
+    ledger.record("verdict", "soak-n12/1", f"{FOLDER}/SOAK_VERDICT.json", document)
+    assert "rejudge with the release that computed it" in refused(ledger)
+
+
+@pytest.mark.parametrize("name", ["soak/000004-admission.json", "SOAK_VERDICT.json"])
+def test_a_missing_a_changed_and_a_linked_file_are_each_named(judged: Ledger, name: str, tmp_path: Path) -> None:
+    path = judged.home.path / FOLDER / name
+    data = path.read_bytes()
+    path.unlink()
+    assert f"{FOLDER}/{name}: No such file or directory (entry " in refused(judged)
+    path.write_bytes(data.replace(b"soak-n12", b"soak-n13"))
+    assert f"{FOLDER}/{name}: entry " in refused(judged)
+    assert ", the file has sha256:" in refused(judged)
+    path.unlink()
+    (tmp_path / "same").write_bytes(data)
+    path.symlink_to(tmp_path / "same")
+    assert f"{FOLDER}/{name}: Too many levels of symbolic links" in refused(judged)
+
+
+def test_a_link_in_place_of_the_attempts_folder_is_not_followed(judged: Ledger, tmp_path: Path) -> None:
+    folder = judged.home.path / FOLDER
+    folder.rename(tmp_path / "moved")
+    folder.symlink_to(tmp_path / "moved")
+    assert f"{FOLDER}/SOAK_VERDICT.json: Not a directory" in refused(judged)
+
+
+def test_a_receipt_or_verdict_whose_entry_names_no_file_is_a_fault(judged: Ledger) -> None:
+    (stored,) = verdicts(judged)
+    last = list(judged.entries(kinds={"receipt"}))[-1]
+    bare = judged.append("receipt", last.subject, last.data | {"n": last.data["n"] + 1})
+    verdict = judged.append("verdict", stored.subject, stored.data)
+    said = refused(judged)
+    for entry in (bare, verdict):
+        assert f"{entry.subject}: entry {entry.seq} names no file for its document" in said
+
+
+def test_a_path_that_leaves_the_home_is_a_fault_and_not_opened(judged: Ledger) -> None:
+    last = list(judged.entries(kinds={"receipt"}))[-1]
+    data = last.data | {"n": last.data["n"] + 1}
+    judged.append("receipt", last.subject, data, Ref.of("receipts/../../same", canonical.file_bytes(data)))
+    assert "'receipts/../../same' is no path below the evidence home" in refused(judged)
+
+
+def test_a_gap_in_a_stages_numbers_ends_a_rejudge(ledger: Ledger) -> None:
+    attempt = clean_attempt()
+    attempt.entries[-1].data["stages"][0]["last_n"] += 1
+    put(ledger, attempt)
+    # One intent and fourteen handoffs with their admissions are 29 receipts.
+    assert "stage soak: receipt 30 is missing" in refused(ledger)
