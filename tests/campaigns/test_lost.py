@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 from judged import Attempt, criterion
 from judged_ledger import clean_attempt, new_ledger, put, refs, still_clock, verdicts
 
-from campaigns import judging
+from campaigns import judging, runner
 from campaigns.lost import abandon_lost, judge_late_deaths
+from ledger.audit import verify
 from ledger.store import Ledger
 from producer.host import linux
+from receipts.store import write_exclusive
 
 
 @pytest.fixture
@@ -41,6 +47,21 @@ def test_an_attempt_whose_process_is_gone_is_abandoned_and_judged_once(ledger: L
         assert kinds(ledger) == ["attempt_abandoned", "verdict"]
     (verdict,) = verdicts(ledger)
     assert (verdict.data["ended"], verdict.data["verdict"]) == ("abandoned", "INCONCLUSIVE")
+
+
+def test_a_receipts_file_that_was_killed_before_its_entry_is_an_orphan_and_bars_nothing(
+    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The attempt is abandoned and its number never given again, so no later receipt wants that name."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "cfg"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    put(ledger, clean_attempt(closed=False))
+    orphan = "receipts/soak-n12/attempt-0001/soak/000030-handoff.json"
+    write_exclusive(ledger.home.path / orphan, b"{}\n")
+    abandon_lost(ledger, still_clock(), "loopback", "soak-n12")
+    assert judging.rejudge(ledger, "soak-n12", 1).document["verdict"] == "INCONCLUSIVE"
+    report = verify(ledger.home)
+    assert (report.ok, report.orphans) == (True, (orphan,))
 
 
 def test_an_attempt_that_was_closed_and_not_judged_gets_its_verdict(ledger: Ledger) -> None:
@@ -150,3 +171,44 @@ def test_an_abandoned_attempt_reaches_to_the_lanes_next_one(ledger: Ledger) -> N
         take_in(ledger, attempt)
         assert len(judge_late_deaths(ledger, "loopback")) == further
     assert [entry.data["verdict"] for entry in verdicts(ledger)] == ["INCONCLUSIVE", "FAIL"]
+
+
+# In a launch
+
+
+class Opened(Exception):
+    """The launch got as far as opening its attempt."""
+
+
+def test_a_launch_takes_the_journal_in_then_settles_and_only_then_opens_its_attempt(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    done: list[str] = []
+    verdict = SimpleNamespace(subject="soak-n12/1", data={"verdict": "FAIL"})
+
+    def opened(*_: object) -> None:
+        raise Opened
+
+    def step(name: str, result: object = None) -> Callable[..., object]:
+        return lambda *_: (done.append(name), result)[1]
+
+    for name in (
+        "check_writable",
+        "current_enrollment",
+        "stage_tables",
+        "_require_prompts_fit",
+        "_require_free",
+        "Journal",
+    ):
+        monkeypatch.setattr(runner, name, lambda *_: MagicMock())
+    monkeypatch.setattr(runner, "lane_held", lambda *_: nullcontext())
+    monkeypatch.setattr(runner, "Enrollment", MagicMock())
+    monkeypatch.setattr(runner, "HostClock", MagicMock())
+    monkeypatch.setattr(runner, "Intake", lambda *_: SimpleNamespace(take=step("take")))
+    monkeypatch.setattr(runner, "abandon_lost", step("abandon"))
+    monkeypatch.setattr(runner, "judge_late_deaths", step("late", [verdict]))
+    monkeypatch.setattr(runner, "_open", opened)
+    progress = SimpleNamespace(say=done.append)
+    with pytest.raises(Opened):
+        runner.launch(MagicMock(), MagicMock(), MagicMock(), {}, progress)  # type: ignore[arg-type]
+    assert done == ["take", "abandon", "late", "a death came in late: soak-n12/1 is judged again, FAIL"]
