@@ -1,8 +1,8 @@
 """One criterion: what each expected rep comes to, and met, deviation, not_met, or invalid because unknown values could
 change it.
 
-Pure. Extremes stand in for what is not known: an errored rep takes the end that hurts, a missing or untrusted one may
-be anything in its metric's range. Infinite ends are floats, which compare exactly with fractions.
+Pure. Extremes stand in for what is not known: an errored rep lies beyond the end that hurts, a missing or untrusted one
+may be any number in its metric's range. Infinite ends are floats, which compare exactly with fractions.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from math import inf
-from statistics import median
+from math import inf, isnan
 from typing import Any, Final, Literal
 
 from campaigns.spec import Criterion, carries_percentile, percentile_rank
@@ -196,7 +195,9 @@ def document(criterion: Criterion, judgement: Judgement, metric: Metric, samples
 
 
 def grade(criterion: Criterion, value: Number) -> CriterionOutcome:
-    """How one value of the aggregate stands to the bound and to the looser one."""
+    """How one value of the aggregate stands to the bound and to the looser one; NaN would fail every bound."""
+    if isinstance(value, float) and isnan(value):
+        raise ValueError(f"criterion {criterion.name} came to a value that is no number")
     if _holds(criterion.op, value, criterion.value):
         return "met"
     if criterion.deviate_to is not None and _holds(criterion.op, value, criterion.deviate_to):
@@ -253,14 +254,15 @@ def _aggregate(criterion: Criterion, points: Sequence[_Point]) -> Number | None:
     values = [point.value for point in points]
     name = criterion.aggregate
     if name == "sum":
-        return sum(values, Fraction(0))
+        return _sum(criterion, values)
     if name == "mean":
-        return sum(values, Fraction(0)) / len(values)
+        return _sum(criterion, values) / len(values)
     if name in {"min", "max"}:
         return min(values) if name == "min" else max(values)
     if name == "median":
-        middle: Number = median(values)  # type: ignore[type-var]
-        return middle
+        ordered, half = sorted(values), len(values) // 2
+        middle = ordered[half : half + 1] if len(values) % 2 else ordered[half - 1 : half + 1]
+        return _sum(criterion, middle) / len(middle)
     if name == "first":
         return values[0]
     if name == "last":
@@ -270,6 +272,15 @@ def _aggregate(criterion: Criterion, points: Sequence[_Point]) -> Number | None:
     rank = percentile_rank(name, len(values))
     assert rank is not None, name
     return nearest_rank(values, rank)
+
+
+def _sum(criterion: Criterion, values: Sequence[Number]) -> Number:
+    """The sum. An errored rep lies beyond every bound; what is merely not known is some number, however far out.
+
+    So the errored one decides: minus and plus infinity do not add up to a value that is no number.
+    """
+    hurts = -inf if criterion.op in _MORE_IS_BETTER else inf
+    return hurts if hurts in values else sum(values, Fraction(0))
 
 
 def _series_of_runs(points: Sequence[_Point]) -> list[list[tuple[int, Fraction]]]:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Any, Final
 
 from campaigns.evaluator import source_sha256
 from campaigns.verdict import EntryView, judge
-from ledger.entry import Entry
+from ledger.entry import Entry, Ref
 from ledger.store import Ledger
 from receipts import canonical
 from receipts.errors import EvidenceError, InputError
 from receipts.kinds import attempt_folder
-from receipts.store import open_regular
+from receipts.store import open_below, sync_folder
 
 JUDGED_KINDS: Final = frozenset(
     {
@@ -82,14 +83,44 @@ def compute(ledger: Ledger, campaign: str, attempt: int, to_seq: int) -> dict[st
 
 
 def store_verdict(ledger: Ledger, campaign: str, attempt: int) -> Judged:
-    """Judge over everything so far and keep the document: file first, then entry, then a checkpoint."""
+    """Judge over everything so far and keep the document: file first, then entry, then a checkpoint.
+
+    A run that was killed between the two left a file without an entry: it is taken up if it holds this very document,
+    else it stays what it is and the next free name is used.
+    """
     subject = f"{campaign}/{attempt}"
     document = compute(ledger, campaign, attempt, ledger.size() - 1)
-    earlier = sum(1 for _ in ledger.entries(kinds={"verdict"}, subject=subject))
-    name = f"{VERDICT_FILE}.json" if not earlier else f"{VERDICT_FILE}.{earlier + 1}.json"
-    entry = ledger.record("verdict", subject, f"receipts/{attempt_folder(campaign, attempt)}/{name}", document)
+    data = canonical.file_bytes(document)
+    used = {entry.ref.path for entry in ledger.entries(kinds={"verdict"}, subject=subject) if entry.ref is not None}
+    for path in _verdict_paths(campaign, attempt):
+        if path in used:
+            continue
+        if not os.path.lexists(ledger.home.path / path):
+            entry = ledger.record("verdict", subject, path, document)
+            break
+        if _holds(ledger, path, data):
+            # Whoever linked it may have died before the name was durable, and an entry never stands without its file.
+            sync_folder((ledger.home.path / path).parent)
+            entry = ledger.append("verdict", subject, document, Ref.of(path, data))
+            break
     ledger.checkpoint()
     return Judged(document, entry)
+
+
+def _verdict_paths(campaign: str, attempt: int) -> Iterator[str]:
+    """``SOAK_VERDICT.json``, ``SOAK_VERDICT.2.json``, … of an attempt, relative to the home, without end."""
+    folder = f"receipts/{attempt_folder(campaign, attempt)}"
+    yield f"{folder}/{VERDICT_FILE}.json"
+    for number in count(2):
+        yield f"{folder}/{VERDICT_FILE}.{number}.json"
+
+
+def _holds(ledger: Ledger, path: str, data: bytes) -> bool:
+    try:
+        with open_below(ledger.home.path, path) as file:
+            return file.read() == data
+    except OSError:
+        return False
 
 
 def check_files(ledger: Ledger, campaign: str, attempt: int) -> None:
@@ -99,7 +130,7 @@ def check_files(ledger: Ledger, campaign: str, attempt: int) -> None:
     receipts = list(ledger.entries(kinds={"receipt"}, subject_prefix=prefix))
     verdicts = ledger.entries(kinds={"verdict"}, subject=f"{campaign}/{attempt}")
     for entry in [*receipts, *verdicts]:
-        if entry.ref is not None and (fault := _file_fault(ledger, entry)):
+        if fault := _file_fault(ledger, entry):
             faults.append(fault)
     views = [EntryView(entry.seq, entry.kind, entry.subject, entry.data) for entry in receipts]
     closes = [
@@ -136,11 +167,13 @@ def check_numbers(entries: Sequence[EntryView], attempt: int) -> list[str]:
 
 def _file_fault(ledger: Ledger, entry: Entry) -> str | None:
     ref = entry.ref
-    assert ref is not None
-    path = ledger.home.path / ref.path
+    if ref is None:
+        return f"{entry.subject}: entry {entry.seq} names no file for its document"
     try:
-        with open_regular(path) as file:
+        with open_below(ledger.home.path, ref.path) as file:
             data = file.read()
+    except EvidenceError as error:
+        return f"{error.what} (entry {entry.seq})"
     except OSError as error:
         return f"{ref.path}: {os.strerror(error.errno or 0)} (entry {entry.seq})"
     found = canonical.sha256(data)

@@ -10,7 +10,8 @@ from campaigns import registry
 from campaigns.registry import LoadedSpec
 from campaigns.spec import FilePrompt, SoakStage, TextPrompt, resolve, resolved_sha256
 from campaigns.weaker import weaker_than
-from ledger.entry import Entry
+from ledger.entry import Entry, Ref
+from ledger.reader import LedgerReader
 from ledger.store import Ledger
 from producer.lane import Lane
 from receipts.errors import InputError
@@ -34,18 +35,48 @@ def register(ledger: Ledger, loaded: LoadedSpec, resolved: dict[str, Any], reaso
     less than any earlier registration of the id is written into it.
     """
     campaign = loaded.spec.id
-    earlier = list(ledger.entries(kinds={"registration"}, subject=campaign))
-    if earlier:
-        last = Registration.read(earlier[-1].data)
-        if (last.spec_sha256, last.resolved_sha256) == (loaded.spec_sha256, resolved_sha256(resolved)):
-            return Registered(earlier[-1], last, False)
-        if reason is None:
-            raise InputError(
-                f"{campaign} is registered with another text or another meaning\n" + difference(last, loaded, resolved),
-                where=loaded.source,
-                next_step="amend it with --reason TEXT: the amendment is kept beside what it amends",
-            )
-    data = Registration(
+
+    def build(reader: LedgerReader) -> tuple[str, Any, Ref | None]:
+        # Read under the write lock: what another process registers meanwhile is compared with too.
+        earlier = list(reader.entries(kinds={"registration"}, subject=campaign))
+        if earlier:
+            _require_reason(earlier[-1], loaded, resolved, reason)
+        return campaign, _registration(reader, earlier, loaded, resolved, reason).document(), None
+
+    try:
+        entry = ledger.append_built("registration", build)
+    except _UnchangedError as unchanged:
+        return Registered(unchanged.entry, Registration.read(unchanged.entry.data), False)
+    ledger.checkpoint()
+    return Registered(entry, Registration.read(entry.data), True)
+
+
+class _UnchangedError(Exception):
+    """The last registration is of this very spec: nothing is appended."""
+
+    def __init__(self, entry: Entry) -> None:
+        super().__init__(entry.seq)
+        self.entry = entry
+
+
+def _require_reason(latest: Entry, loaded: LoadedSpec, resolved: dict[str, Any], reason: str | None) -> None:
+    last = Registration.read(latest.data)
+    if (last.spec_sha256, last.resolved_sha256) == (loaded.spec_sha256, resolved_sha256(resolved)):
+        raise _UnchangedError(latest)
+    if reason is None:
+        raise InputError(
+            f"{loaded.spec.id} is registered with another text or another meaning\n"
+            + difference(last, loaded, resolved),
+            where=loaded.source,
+            next_step="amend it with --reason TEXT: the amendment is kept beside what it amends",
+        )
+
+
+def _registration(
+    reader: LedgerReader, earlier: Sequence[Entry], loaded: LoadedSpec, resolved: dict[str, Any], reason: str | None
+) -> Registration:
+    campaign = loaded.spec.id
+    return Registration(
         campaign=campaign,
         family=loaded.spec.family,
         spec_sha256=loaded.spec_sha256,
@@ -53,13 +84,10 @@ def register(ledger: Ledger, loaded: LoadedSpec, resolved: dict[str, Any], reaso
         spec=loaded.raw.decode("utf-8"),
         resolved=resolved,
         parent_seq=earlier[-1].seq if earlier else None,
-        after_attempt=_attempts(ledger, campaign) if earlier else None,
+        after_attempt=_attempts(reader, campaign) if earlier else None,
         reason=reason,
         weaker=_weaker(earlier, resolved),
     )
-    entry = ledger.append("registration", campaign, data.document())
-    ledger.checkpoint()
-    return Registered(entry, data, True)
 
 
 def require_registered(ledger: Ledger, loaded: LoadedSpec, resolved: dict[str, Any]) -> Registered:
@@ -175,5 +203,5 @@ def _text(value: Any) -> str | None:
     return value if value is None or isinstance(value, str) else canonical.dumps(value).decode("utf-8")
 
 
-def _attempts(ledger: Ledger, campaign: str) -> int:
+def _attempts(ledger: LedgerReader, campaign: str) -> int:
     return sum(1 for _ in ledger.entries(kinds={"attempt_open"}, subject_prefix=f"{campaign}/"))

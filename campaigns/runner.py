@@ -16,6 +16,7 @@ from campaigns.attempt import Attempt, StageMarks
 from campaigns.exclusive import lane_held, note_holder
 from campaigns.intake import Intake
 from campaigns.interrupts import Interrupts
+from campaigns.lost import abandon_lost, judge_late_deaths
 from campaigns.progress import Progress
 from campaigns.registration import Registered, stage_tables
 from campaigns.stages import preflight, soak
@@ -32,7 +33,7 @@ from producer.lane import Lane
 from receipts.clock import HostClock
 from receipts.errors import BusyError, FaultsError, IdentityError, InputError, SoakledgerError
 from receipts.kinds import Instance, attempt_folder
-from receipts.leaves import AttemptAbandoned, AttemptClose, AttemptOpen, Cleanup, Ended, Enrollment
+from receipts.leaves import AttemptClose, AttemptOpen, Cleanup, Ended, Enrollment
 from receipts.store import BlobStore, check_writable
 
 NEEDED_BYTES: Final = 64 << 20
@@ -66,7 +67,9 @@ def launch(
         _require_free(lane)
         intake = Intake(ledger, Journal(lane.producer.work_dir, lane.name, clock))
         intake.take()  # before lost attempts are judged: what the journal says of them belongs to their evidence
-        abandon_lost(ledger, clock, campaign)
+        abandon_lost(ledger, clock, lane.name, campaign)
+        for verdict in judge_late_deaths(ledger, lane.name):
+            progress.say(f"a death came in late: {verdict.subject} is judged again, {verdict.data['verdict']}")
         opened = _open(ledger, lane, registered, enrollment, clock)
         attempt = _attempt(ledger, lane, opened, clock, enrollment)
         note_holder(lock, attempt.subject)
@@ -96,39 +99,6 @@ def current_enrollment(ledger: Ledger, lane: Lane) -> Entry:
             next_step=f"enroll it: `soakledger lane enroll --lane {lane.source}`",
         )
     return entry
-
-
-def abandon_lost(ledger: Ledger, clock: HostClock, campaign: str) -> None:
-    """Record attempts of this campaign whose orchestrator is gone, on this host only, and judge what they have."""
-    for entry in ledger.entries(kinds={"attempt_open"}, subject_prefix=f"{campaign}/"):
-        data = AttemptOpen.read(entry.data)
-        closed = any(ledger.latest(kind, entry.subject) for kind in ("attempt_close", "attempt_abandoned"))
-        if closed or data.host != clock.host or is_running(data):
-            continue
-        found = "another boot" if data.boot_id != clock.boot_id else "its process is gone"
-        ledger.append(
-            "attempt_abandoned",
-            entry.subject,
-            AttemptAbandoned(
-                campaign=campaign,
-                attempt=data.attempt,
-                ended="abandoned",
-                found=found,
-                pid=data.pid,
-                start_ticks=data.start_ticks,
-                boot_id=data.boot_id,
-            ).document(),
-        )
-    for entry in ledger.entries(kinds={"attempt_abandoned", "attempt_close"}, subject_prefix=f"{campaign}/"):
-        if ledger.latest("verdict", entry.subject) is None:
-            judging.store_verdict(ledger, campaign, int(entry.data["attempt"]))
-
-
-def is_running(opened: AttemptOpen) -> bool:
-    """Whether exactly the process that opened the attempt still runs here."""
-    return linux.is_alive(
-        Instance(host=opened.host, boot_id=opened.boot_id, pid=opened.pid, start_ticks=opened.start_ticks)
-    )
 
 
 def _require_prompts_fit(stages: list[dict[str, Any]], enrollment: Enrollment) -> None:

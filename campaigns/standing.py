@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from campaigns.runner import is_running
+from campaigns.lost import is_running
 from ledger.query import AttemptRow
 from ledger.store import Ledger
 from receipts.kinds import attempt_folder

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Final
 
+from receipts.metrics import METRICS
+
 
 @dataclass(frozen=True)
 class Weakening:
@@ -28,7 +30,11 @@ def weaker_than(earlier: Mapping[str, Any], later: Mapping[str, Any]) -> tuple[W
 
     Titles, ``why``, ``question`` and further stages or criteria are no weakening.
     """
-    found = [*_named("stage", earlier, later, _stage), *_named("criterion", earlier, later, _criterion)]
+
+    def compare(at: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Weakening]:
+        return _criterion(at, old, new, _Samples(_expected_samples(old, earlier), _expected_samples(new, later)))
+
+    found = [*_named("stage", earlier, later, _stage), *_named("criterion", earlier, later, compare)]
     if later["family"] != earlier["family"]:
         found.append(Weakening("family", earlier["family"], later["family"]))
     old_aborts, new_aborts = earlier.get("abort_if", []), later.get("abort_if", [])
@@ -89,19 +95,62 @@ def _prompt(at: str, old: Mapping[str, Any] | None, new: Mapping[str, Any] | Non
         yield Weakening(f"{at}.prompt_sha256", old["prompt_sha256"], new["prompt_sha256"])
 
 
-def _criterion(at: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Weakening]:
+def _criterion(at: str, old: Mapping[str, Any], new: Mapping[str, Any], samples: _Samples) -> Iterator[Weakening]:
     for key in ("stage", "metric", "aggregate", "by", "include_control"):
         if old[key] != new[key]:
             yield Weakening(f"{at}.{key}", old[key], new[key])
-    if _looser_bound(old, new):
-        yield Weakening(f"{at}.value", f"{old['op']} {old['value']}", f"{new['op']} {new['value']}")
-    if _looser_second(old, new):
+    share = samples.share(old)
+    over = ("", "") if share == 1 else (f" over {samples.before} samples", f" over {samples.after} samples")
+    if _looser_bound(old, new, share):
+        before, after = (f"{item['op']} {item['value']}{text}" for item, text in zip((old, new), over, strict=True))
+        yield Weakening(f"{at}.value", before, after)
+    if samples.grew and _one_suffices(old):
+        yield Weakening(f"{at}.samples", samples.before, samples.after)
+    if _looser_second(old, new, share):
         yield Weakening(f"{at}.deviate_to", old["deviate_to"], new["deviate_to"])
 
 
-def _looser_bound(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
+@dataclass(frozen=True)
+class _Samples:
+    """How many samples a criterion expects in both registrations. Fewer are named at the stage."""
+
+    before: int
+    after: int
+
+    @property
+    def grew(self) -> bool:
+        return self.after > self.before
+
+    def share(self, criterion: Mapping[str, Any]) -> Fraction:
+        """What the least sum that is asked for grows by, so that as large a part of the samples may fail as before."""
+        asks_a_sum = criterion["aggregate"] == "sum" and criterion["op"] in _AT_LEAST
+        return Fraction(self.after, self.before) if self.grew and asks_a_sum else Fraction(1)
+
+
+_AT_LEAST: Final = frozenset({">", ">=", "=="})
+_AT_MOST: Final = frozenset({"<", "<=", "=="})
+
+
+def _one_suffices(criterion: Mapping[str, Any]) -> bool:
+    """Whether one sample more can meet a bound that all the others miss: the more of them, the easier it is met."""
+    name, op, value = criterion["aggregate"], criterion["op"], Fraction(criterion["value"])
+    # ``==`` at the end of the range (no death, one value, all acknowledged) is a promise of every sample.
+    if name in {"max", "distinct"}:
+        return op in _AT_LEAST and not (op == "==" and value <= (1 if name == "distinct" else 0))
+    return name == "min" and op in _AT_MOST and not (op == "==" and value >= 1)
+
+
+def _expected_samples(criterion: Mapping[str, Any], resolved: Mapping[str, Any]) -> int:
+    stage = next(item for item in resolved["stage"] if item["name"] == criterion["stage"])
+    if METRICS[criterion["metric"]].scope == "run":
+        return int(stage["runs"])
+    controls = 2 if stage["control"] and criterion["include_control"] else 0
+    return int(stage["runs"]) * (int(stage["reps"]) + controls)
+
+
+def _looser_bound(old: Mapping[str, Any], new: Mapping[str, Any], share: Fraction) -> bool:
     """Whether something that the old bound refuses could meet the new one, or the two cannot be compared."""
-    before, after = Fraction(old["value"]), Fraction(new["value"])
+    before, after = Fraction(old["value"]) * share, Fraction(new["value"])
     old_op, new_op = old["op"], new["op"]
     if old_op == "==":
         return bool(new_op != "==" or before != after)
@@ -115,10 +164,10 @@ def _looser_bound(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
     return after < before if old_op[0] == ">" else after > before
 
 
-def _looser_second(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
+def _looser_second(old: Mapping[str, Any], new: Mapping[str, Any], share: Fraction) -> bool:
     if new["deviate_to"] is None:
         return False
     if old["deviate_to"] is None or old["op"][0] != new["op"][0]:
         return True
-    before, after = Fraction(old["deviate_to"]), Fraction(new["deviate_to"])
+    before, after = Fraction(old["deviate_to"]) * share, Fraction(new["deviate_to"])
     return after < before if new["op"][0] == ">" else after > before

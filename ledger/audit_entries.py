@@ -183,7 +183,7 @@ class EntryPass:
             self._projected.give_up()
             return
         entry.__dict__["leaf"] = leaf  # parsed and compared above; the property would do both again
-        if ref is not None and entry.kind in DOCUMENT_KINDS:
+        if entry.kind in DOCUMENT_KINDS:
             self._check_document(entry, ref)
         try:
             self._projected.add(entry)
@@ -197,7 +197,12 @@ class EntryPass:
             for _, digest in blobs_named(data):
                 self.seen.blobs.setdefault(digest, entry.seq)
 
-    def _check_document(self, entry: Entry, ref: Ref) -> None:
+    def _check_document(self, entry: Entry, ref: Ref | None) -> None:
+        if ref is None:
+            self._findings.fault(
+                f"entry {entry.seq}", f"a {entry.kind} that names no file for its document", entry=entry.seq
+            )
+            return
         expected = Ref.of(ref.path, canonical.file_bytes(entry.leaf["data"]))
         if expected != ref:
             self._findings.fault(

@@ -42,7 +42,7 @@ class AuditReport:
     blobs_checked: int
     faults: tuple[Fault, ...]
     orphans: tuple[str, ...]
-    """Files that no entry names: listed, no fault; ``soakledger ledger adopt`` records them."""
+    """Files that no entry names, left of a run that ended between file and entry: listed, no fault, and no evidence."""
     anchored_to: tuple[str, ...]
     """What the head was compared with."""
     not_checked: tuple[str, ...]

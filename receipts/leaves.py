@@ -131,4 +131,4 @@ class ProcessEvent(Document):
     record_sha256: Sha256
     injected: bool | None
     merged_n: tuple[Ordinal, ...]
-    """Numbers of further records of the same death that this entry stands for."""
+    """Number of the earlier record of the same death, which stands for this one; empty where this is the first."""

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from math import isnan, nan
 from statistics import mean, median
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from campaigns.criteria import RepClass, Sample, document, evaluate, grade
+from campaigns.criteria import RepClass, Sample, _extremes, document, evaluate, grade
 from campaigns.spec import Criterion
 from campaigns.statistics import theil_sen
 from receipts.metrics import METRICS, Metric
@@ -83,6 +84,38 @@ def test_an_errored_rep_counts_against_and_is_never_left_out(aggregate: str) -> 
 def test_an_errored_rep_lies_beyond_the_looser_bound_too() -> None:
     assert outcome(rule("min", ">=", "0.8", deviate_to="0"), BURST, [lost(1, "errored")]) == "not_met"
     assert outcome(rule("max", "<=", "5", deviate_to="900"), TOTAL, [lost(1, "errored")]) == "not_met"
+
+
+@pytest.mark.parametrize("aggregate", ["sum", "mean", "median"])
+@pytest.mark.parametrize(("op", "value", "deviate_to"), [(">=", "3", "0"), (">", "0", "0"), ("<=", "900", "901")])
+def test_an_errored_rep_decides_over_one_that_may_be_any_number(
+    aggregate: str, op: str, value: str, deviate_to: str
+) -> None:
+    """Minus infinity and plus infinity do not add up; a missing rep is some number, and takes nothing from it."""
+    looser = None if op == ">" else deviate_to
+    for unknown in ("missing", "untrusted"):
+        samples = [lost(1, "errored"), lost(2, unknown)]
+        criterion, metric = rule(aggregate, op, value, deviate_to=looser), TOTAL
+        assert all(map(is_a_number, _extremes(criterion, metric, samples)))
+        assert outcome(criterion, metric, samples) == "not_met"
+
+
+def is_a_number(value: Fraction | float) -> bool:
+    return not isnan(value)
+
+
+def test_the_middle_of_four_is_decided_by_an_errored_rep_only_where_it_reaches_the_middle() -> None:
+    floor = rule("median", ">=", "3")
+    assert outcome(floor, BURST, [*measured(4, 4, 4), lost(4, "errored")]) == "met"
+    assert outcome(floor, BURST, [*measured(4, 4), lost(3, "errored"), lost(4, "missing")]) == "invalid"
+    assert (
+        outcome(floor, BURST, [*measured(4), lost(2, "errored"), lost(3, "errored"), lost(4, "missing")]) == "not_met"
+    )
+
+
+def test_a_value_that_is_no_number_judges_nothing() -> None:
+    with pytest.raises(ValueError, match="criterion c came to a value that is no number"):
+        grade(rule("mean", ">=", "3"), nan)
 
 
 @pytest.mark.parametrize(("aggregate", "gone"), [("first", 0), ("last", 2)])

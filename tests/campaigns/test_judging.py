@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from judged import Attempt
+from judged_ledger import clean_attempt, new_ledger, put, refs, verdicts
 
 from campaigns import judging
-from ledger.home import EvidenceHome
+from ledger.audit import verify
+from ledger.entry import Ref
 from ledger.store import Ledger
-from receipts.clock import HostClock
+from receipts import canonical
+from receipts.errors import EvidenceError, InputError
+
+FOLDER = "receipts/soak-n12/attempt-0001"
 
 
 @pytest.fixture
-def ledger(tmp_path: Path) -> Ledger:
-    moment = datetime(2026, 11, 30, tzinfo=UTC)
-    clock = HostClock("here", boot_id="b", clock="boottime", stamp=lambda: 5, awake=lambda: 5, wall=lambda: moment)
-    environ = {"XDG_CONFIG_HOME": str(tmp_path / "cfg"), "XDG_STATE_HOME": str(tmp_path / "state")}
-    tool = {"version": "0", "commit": None}
-    return Ledger.create(EvidenceHome(tmp_path / "home"), clock=clock, tool=tool, environ=environ)
+def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ledger:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "cfg"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return new_ledger(tmp_path)
 
 
 def test_the_tree_is_told_at_the_last_judged_entry_also_when_others_stand_behind_it(
@@ -49,3 +52,153 @@ def test_gaps_and_doubles_in_a_stages_numbers_are_named() -> None:
     entries = [entry for entry in attempt.entries if not (entry.kind == "receipt" and entry.data["n"] == 7)]
     assert judging.check_numbers(entries, 1) == ["stage soak: receipt 7 is missing"]
     assert judging.check_numbers(attempt.entries, 1) == []
+
+
+# A verdict that was begun and not finished
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+def killed_at_the_entry(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Store a verdict and die when its file stands and its entry does not."""
+
+    def die(_: object) -> NoReturn:
+        raise Killed
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(ledger, "_append", die)
+        judging.store_verdict(ledger, "soak-n12", 1)
+
+
+def test_the_file_of_a_verdict_that_was_killed_before_its_entry_is_taken_up(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(ledger, clean_attempt())
+    killed_at_the_entry(ledger, monkeypatch)
+    assert verify(ledger.home).orphans == (f"{FOLDER}/SOAK_VERDICT.json",)
+    judged = judging.store_verdict(ledger, "soak-n12", 1)
+    assert judged.document["verdict"] == "PASS"
+    assert list(refs(verdicts(ledger))) == ["SOAK_VERDICT.json"]
+    report = verify(ledger.home)
+    assert report.ok and not report.orphans
+    assert judging.rejudge(ledger, "soak-n12", 1) == judged
+
+
+def test_a_verdicts_file_that_says_something_else_stays_an_orphan_and_bars_nothing(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(ledger, clean_attempt())
+    killed_at_the_entry(ledger, monkeypatch)
+    ledger.append("deviation", "soak-n12/1", {"what": "clock", "text": "", "evidence": {}})
+    judging.store_verdict(ledger, "soak-n12", 1)
+    killed_at_the_entry(ledger, monkeypatch)
+    ledger.append("deviation", "soak-n12/1", {"what": "clock", "text": "", "evidence": {}})
+    judging.store_verdict(ledger, "soak-n12", 1)
+    # The names go on behind files as well as behind entries.
+    assert list(refs(verdicts(ledger))) == ["SOAK_VERDICT.2.json", "SOAK_VERDICT.4.json"]
+    report = verify(ledger.home)
+    assert report.ok
+    assert report.orphans == (f"{FOLDER}/SOAK_VERDICT.3.json", f"{FOLDER}/SOAK_VERDICT.json")
+
+
+def test_a_link_in_a_verdicts_place_is_not_taken_for_its_file(ledger: Ledger, tmp_path: Path) -> None:
+    put(ledger, clean_attempt())
+    (ledger.home.path / FOLDER / "SOAK_VERDICT.json").symlink_to(tmp_path / "nowhere")
+    judging.store_verdict(ledger, "soak-n12", 1)
+    assert list(refs(verdicts(ledger))) == ["SOAK_VERDICT.2.json"]
+
+
+# What rejudge looks at before it believes a verdict
+
+
+@pytest.fixture
+def judged(ledger: Ledger) -> Ledger:
+    """A ledger with one attempt, whole and judged PASS."""
+    put(ledger, clean_attempt())
+    assert judging.store_verdict(ledger, "soak-n12", 1).document["verdict"] == "PASS"
+    return ledger
+
+
+def refused(ledger: Ledger) -> str:
+    """What rejudge says against the evidence."""
+    with pytest.raises(EvidenceError) as caught:
+        judging.rejudge(ledger, "soak-n12", 1)
+    return str(caught.value)
+
+
+def test_judging_again_gives_the_stored_bytes(judged: Ledger) -> None:
+    (stored,) = verdicts(judged)
+    assert stored.ref is not None
+    again = judging.rejudge(judged, "soak-n12", 1)
+    assert canonical.file_bytes(again.document) == (judged.home.path / stored.ref.path).read_bytes()
+    assert again.entry == stored
+
+
+def test_an_attempt_that_is_not_there_is_said_to_be_none(judged: Ledger) -> None:
+    with pytest.raises(InputError, match="there is no attempt soak-n12/2"):
+        judging.rejudge(judged, "soak-n12", 2)
+
+
+def test_a_stored_verdict_that_judging_does_not_give_is_refused(ledger: Ledger) -> None:
+    """Well formed, with its file and under the right evaluator, and yet no judge's."""
+    put(ledger, clean_attempt())
+    document = judging.compute(ledger, "soak-n12", 1, ledger.size() - 1)
+    ledger.record("verdict", "soak-n12/1", f"{FOLDER}/SOAK_VERDICT.json", document | {"ended": "interrupted"})
+    assert "judging again gives another document than the stored verdict" in refused(ledger)
+
+
+def test_a_verdict_of_another_evaluator_is_not_compared_but_named(ledger: Ledger) -> None:
+    put(ledger, clean_attempt())
+    document = judging.compute(ledger, "soak-n12", 1, ledger.size() - 1)
+    document["evaluator"] = document["evaluator"] | {"source_sha256": "sha256:" + "e" * 64}
+    ledger.record("verdict", "soak-n12/1", f"{FOLDER}/SOAK_VERDICT.json", document)
+    assert "rejudge with the release that computed it" in refused(ledger)
+
+
+@pytest.mark.parametrize("name", ["soak/000004-admission.json", "SOAK_VERDICT.json"])
+def test_a_missing_a_changed_and_a_linked_file_are_each_named(judged: Ledger, name: str, tmp_path: Path) -> None:
+    path = judged.home.path / FOLDER / name
+    data = path.read_bytes()
+    path.unlink()
+    assert f"{FOLDER}/{name}: No such file or directory (entry " in refused(judged)
+    path.write_bytes(data.replace(b"soak-n12", b"soak-n13"))
+    assert f"{FOLDER}/{name}: entry " in refused(judged)
+    assert ", the file has sha256:" in refused(judged)
+    path.unlink()
+    (tmp_path / "same").write_bytes(data)
+    path.symlink_to(tmp_path / "same")
+    assert f"{FOLDER}/{name}: Too many levels of symbolic links" in refused(judged)
+
+
+def test_a_link_in_place_of_the_attempts_folder_is_not_followed(judged: Ledger, tmp_path: Path) -> None:
+    folder = judged.home.path / FOLDER
+    folder.rename(tmp_path / "moved")
+    folder.symlink_to(tmp_path / "moved")
+    assert f"{FOLDER}/SOAK_VERDICT.json: Not a directory" in refused(judged)
+
+
+def test_a_receipt_or_verdict_whose_entry_names_no_file_is_a_fault(judged: Ledger) -> None:
+    (stored,) = verdicts(judged)
+    last = list(judged.entries(kinds={"receipt"}))[-1]
+    bare = judged.append("receipt", last.subject, last.data | {"n": last.data["n"] + 1})
+    verdict = judged.append("verdict", stored.subject, stored.data)
+    said = refused(judged)
+    for entry in (bare, verdict):
+        assert f"{entry.subject}: entry {entry.seq} names no file for its document" in said
+
+
+def test_a_path_that_leaves_the_home_is_a_fault_and_not_opened(judged: Ledger) -> None:
+    last = list(judged.entries(kinds={"receipt"}))[-1]
+    data = last.data | {"n": last.data["n"] + 1}
+    judged.append("receipt", last.subject, data, Ref.of("receipts/../../same", canonical.file_bytes(data)))
+    assert "'receipts/../../same' is no path below the evidence home" in refused(judged)
+
+
+def test_a_gap_in_a_stages_numbers_ends_a_rejudge(ledger: Ledger) -> None:
+    attempt = clean_attempt()
+    attempt.entries[-1].data["stages"][0]["last_n"] += 1
+    put(ledger, attempt)
+    # One intent and fourteen handoffs with their admissions are 29 receipts.
+    assert "stage soak: receipt 30 is missing" in refused(ledger)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from ledger_samples import record_receipt
+from ledger_samples import receipt, record_receipt
 
 from ledger.audit import AuditReport, verify
 from ledger.home import EvidenceHome
@@ -104,6 +104,13 @@ def test_an_entry_rewritten_with_its_hash_breaks_the_chain_the_tree_and_the_sign
     assert "the first 4 entries are not those that this machine has seen" in words
     assert "table node" in words
     assert "entry 2: its ref is not that of the document" in words
+
+
+@pytest.mark.parametrize("kind", ["receipt", "verdict"])
+def test_a_document_whose_entry_names_no_file_is_a_fault(home: EvidenceHome, ledger: Ledger, kind: str) -> None:
+    verdict = {"campaign": "soak-n12", "attempt": 1, "verdict": "PASS", "criteria": []}
+    entry = ledger.append(kind, "soak-n12/1", receipt(4) if kind == "receipt" else verdict)
+    assert told(verify(home)) == f"entry {entry.seq}: a {kind} that names no file for its document"
 
 
 def test_a_cut_tail_is_named_by_the_checkpoint_file_and_the_mark(home: EvidenceHome, sql: Callable[..., None]) -> None:

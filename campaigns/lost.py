@@ -1,0 +1,120 @@
+"""What a launch settles first: attempts whose orchestrator is gone, and deaths that came in after the verdict.
+
+Of its own lane and host only: of another lane's attempts neither the journal was taken in nor the lock is held.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from campaigns import judging
+from ledger.entry import Entry
+from ledger.store import Ledger
+from producer.host import linux
+from receipts import metrics
+from receipts.clock import HostClock
+from receipts.kinds import Instance
+from receipts.leaves import AttemptAbandoned, AttemptOpen
+
+
+def is_running(opened: AttemptOpen) -> bool:
+    """Whether exactly the process that opened the attempt still runs here."""
+    return linux.is_alive(
+        Instance(host=opened.host, boot_id=opened.boot_id, pid=opened.pid, start_ticks=opened.start_ticks)
+    )
+
+
+def abandon_lost(ledger: Ledger, clock: HostClock, lane: str, campaign: str) -> None:
+    """Abandon the campaign's attempts on this lane whose orchestrator is gone, and judge each without a verdict."""
+    for entry in ledger.entries(kinds={"attempt_open"}, subject_prefix=f"{campaign}/"):
+        opened = AttemptOpen.read(entry.data)
+        # Whoever still runs may be closing it at this moment; on another host nobody can say.
+        if opened.lane != lane or opened.host != clock.host or is_running(opened):
+            continue
+        if not any(ledger.latest(kind, entry.subject) for kind in ("attempt_close", "attempt_abandoned")):
+            found = "another boot" if opened.boot_id != clock.boot_id else "its process is gone"
+            ledger.append("attempt_abandoned", entry.subject, _abandoned(opened, found).document())
+        if ledger.latest("verdict", entry.subject) is None:
+            judging.store_verdict(ledger, campaign, opened.attempt)
+
+
+def _abandoned(opened: AttemptOpen, found: str) -> AttemptAbandoned:
+    return AttemptAbandoned(
+        campaign=opened.campaign,
+        attempt=opened.attempt,
+        ended="abandoned",
+        found=found,
+        pid=opened.pid,
+        start_ticks=opened.start_ticks,
+        boot_id=opened.boot_id,
+    )
+
+
+# Deaths that came in late
+
+
+def judge_late_deaths(ledger: Ledger, lane: str) -> list[Entry]:
+    """A further verdict on each judged attempt of the lane in whose time a death lies that its last verdict lacks.
+
+    Rests on the entries alone, so that a run that was killed between intake and here is made good by the next one.
+    Returns the new verdicts' entries.
+    """
+    deaths = [
+        entry
+        for entry in ledger.entries(kinds={"process_event"}, subject_prefix=f"{lane}/")
+        if entry.data["record"]["kind"] == "death"
+    ]
+    further = []
+    for judged in list(_judged(ledger, lane)) if deaths else []:
+        if _late(judged, deaths):
+            verdict = judging.store_verdict(ledger, judged.opened.campaign, judged.opened.attempt).entry
+            assert verdict is not None
+            further.append(verdict)
+    return further
+
+
+@dataclass(frozen=True)
+class _JudgedAttempt:
+    """An attempt with a verdict: what that saw, and the time that the attempt took on its own clock."""
+
+    opened: AttemptOpen
+    to_seq: int
+    end_ns: int | None
+    """None while nothing says when it was over."""
+
+
+def _judged(ledger: Ledger, lane: str) -> Iterator[_JudgedAttempt]:
+    attempts = [
+        (entry.subject, opened)
+        for entry in ledger.entries(kinds={"attempt_open"})
+        if (opened := AttemptOpen.read(entry.data)).lane == lane
+    ]
+    for place, (subject, opened) in enumerate(attempts):
+        verdict = ledger.latest("verdict", subject)
+        if verdict is None:
+            continue
+        close = ledger.latest("attempt_close", subject)
+        # One that nobody closed was over when the lane's next one opened.
+        later = (
+            item for _, item in attempts[place + 1 :] if (item.host, item.boot_id) == (opened.host, opened.boot_id)
+        )
+        following = next(later, None)
+        end = close.data["at_ns"] if close is not None else following.at_ns if following is not None else None
+        yield _JudgedAttempt(opened, int(verdict.data["receipts"]["to_seq"]), None if end is None else int(end))
+
+
+def _late(judged: _JudgedAttempt, deaths: Sequence[Entry]) -> bool:
+    opened, start_ns = judged.opened, int(judged.opened.at_ns)
+
+    def inside(known: Sequence[Entry]) -> list[dict[str, Any]]:
+        found = metrics.deaths_on([entry.data for entry in known], opened.host, opened.boot_id)
+        return [
+            dict(body)
+            for died_ns, body, _ in found
+            if start_ns < died_ns and (judged.end_ns is None or died_ns <= judged.end_ns)
+        ]
+
+    # A second record of a death that was known then is no news.
+    return inside(deaths) != inside([entry for entry in deaths if entry.seq <= judged.to_seq])
