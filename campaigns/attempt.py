@@ -87,7 +87,13 @@ class Attempt:
         )
         document = receipt.document()
         subject = receipt.path.removesuffix(".json")
-        self.ledger.record("receipt", subject, f"{RECEIPTS_FOLDER}/{receipt.path}", document)
+        path = f"{RECEIPTS_FOLDER}/{receipt.path}"
+        try:
+            self.ledger.record("receipt", subject, path, document)
+        except BaseException:
+            if not (self.ledger.home.path / path).exists():
+                self.counters[place.stage] -= 1  # nothing stands under this number: it is no gap
+            raise
         return canonical.sha256(canonical.file_bytes(document))
 
     def begin(self) -> tuple[int, int]:

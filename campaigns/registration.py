@@ -35,6 +35,7 @@ def register(ledger: Ledger, loaded: LoadedSpec, resolved: dict[str, Any], reaso
     less than any earlier registration of the id is written into it.
     """
     campaign = loaded.spec.id
+    ledger.signing_key()  # a lost key is found before the entry that it is to sign over
 
     def build(reader: LedgerReader) -> tuple[str, Any, Ref | None]:
         # Read under the write lock: what another process registers meanwhile is compared with too.

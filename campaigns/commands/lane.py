@@ -40,6 +40,7 @@ def enroll(lane_file: Path, home: str | None) -> None:
     for old, new in enrolled.moved:
         click.echo(f"moved  {old} to {new.name}", err=True)
     with write_ledger(home, lane.orchestrator.host, create=True) as ledger:
+        ledger.signing_key()  # a lost key is found before the entry that it is to sign over
         data = enrolled.data.document()
         latest = ledger.latest("enrollment", lane.name)
         if latest is not None and latest.data == data:

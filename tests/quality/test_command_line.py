@@ -205,3 +205,19 @@ def test_a_path_or_number_that_the_system_refuses_is_one_message_and_status_2(wo
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
     assert len(done.stderr.splitlines()) <= 3
+
+
+def test_a_registration_that_could_not_be_signed_is_not_made(tmp_path: Path) -> None:
+    register = ("campaign", "register", "soak-n12", "--home", "home")
+    assert soakledger("ledger", "log", "--home", "home", cwd=tmp_path).returncode == 2
+    other = tmp_path / "other.toml"
+    text = (Path(__file__).parents[2] / "campaigns/specs/soak-n12.toml").read_text()
+    other.write_text(text.replace('"soak-n12"', '"soak-other"'))
+    assert soakledger(*register, cwd=tmp_path).returncode == 0
+    before = soakledger("ledger", "log", "--home", "home", cwd=tmp_path).stdout
+    (key,) = (tmp_path / "cfg").rglob("*.key")
+    key.unlink()
+    refused = soakledger("campaign", "register", str(other), "--home", "home", cwd=tmp_path)
+    assert refused.returncode == 2
+    assert "key" in refused.stderr
+    assert soakledger("ledger", "log", "--home", "home", cwd=tmp_path).stdout == before
