@@ -22,6 +22,8 @@ class Progress(Protocol):
 
     def waiting(self, text: str) -> None: ...
 
+    def running(self, text: str) -> None: ...
+
     def rep(self, envelope: dict[str, Any], reps: int) -> None: ...
 
 
@@ -31,6 +33,7 @@ class PlainProgress:
 
     stream: TextIO = field(default_factory=lambda: sys.stderr)
     loopback: bool = True
+    _said_loopback: bool = False
     _moving: bool = False
     _last: float = field(default_factory=time.monotonic)
 
@@ -49,8 +52,16 @@ class PlainProgress:
     def waiting(self, text: str) -> None:
         self._move(f"  producer: {text}", False)
 
+    def running(self, text: str) -> None:
+        """What goes on inside a rep, where it leaves no trace: a log has the rep's own line."""
+        if self.stream.isatty():
+            self._move(f"  {text}", False)
+
     def rep(self, envelope: dict[str, Any], reps: int) -> None:
-        self.say(rep_line(envelope, reps, loopback=self.loopback))
+        if self.loopback and not self._said_loopback:
+            self._said_loopback = True
+            self.say("  rates are over loopback: they say nothing about a network")
+        self.say(rep_line(envelope, reps))
 
     def _move(self, text: str, last: bool) -> None:
         if not self.stream.isatty():
@@ -61,8 +72,9 @@ class PlainProgress:
         if time.monotonic() - self._last < 0.1 and not last:
             return
         self._last = time.monotonic()
-        self._moving = True
-        self._write("\r\x1b[2K" + text[:78])
+        self._moving = not last
+        # What has come to its end stays: the next line of anybody's must not be glued to it.
+        self._write("\r\x1b[2K" + text[:78] + ("\n" if last else ""))
 
     def _end_moving(self) -> None:
         if self._moving:

@@ -229,7 +229,9 @@ def _reference_refusals(
     if isinstance(stage, str) and stage not in stages:
         yield (*at, "stage"), f"{quoted(stage)} is no stage of this spec", nearest(stage, stages)
     if isinstance(metric, str) and metric not in metrics:
-        yield (*at, "metric"), f"{quoted(metric)} is no metric", nearest(metric, metrics, 0.5)
+        near = nearest(metric, metrics, 0.5)
+        known = "" if near else "; `soakledger campaign metrics` lists them"
+        yield (*at, "metric"), f"{quoted(metric)} is no metric{known}", near
     if isinstance(by, str) and by not in GROUPS:
         yield (*at, "by"), f"{quoted(by)} is none of {' | '.join(GROUPS)}", nearest(by, GROUPS, 0.5)
 

@@ -98,7 +98,7 @@ def require_registered(ledger: Ledger, loaded: LoadedSpec, resolved: dict[str, A
         raise InputError(
             f"{loaded.spec.id} was never registered in this ledger",
             where=str(ledger.home.path),
-            next_step=f"run `soakledger campaign register {loaded.spec.id}` before any run",
+            next_step=f"run `soakledger campaign register {_named(loaded)}` before any run",
         )
     data = Registration.read(latest.data)
     if (data.spec_sha256, data.resolved_sha256) != (loaded.spec_sha256, resolved_sha256(resolved)):
@@ -206,3 +206,8 @@ def _text(value: Any) -> str | None:
 
 def _attempts(ledger: LedgerReader, campaign: str) -> int:
     return sum(1 for _ in ledger.entries(kinds={"attempt_open"}, subject_prefix=f"{campaign}/"))
+
+
+def _named(loaded: LoadedSpec) -> str:
+    """How the spec is named on a command line: a shipped one by its id, another by its path."""
+    return loaded.spec.id if loaded.folder is None else loaded.source

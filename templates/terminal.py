@@ -44,13 +44,14 @@ def verdict_lines(story: Story, width: int) -> list[str]:
     ]
 
 
-def rep_line(envelope: Mapping[str, Any], reps: int, *, loopback: bool) -> str:
-    """One rep while it runs: what became of it and its figures."""
+def rep_line(envelope: Mapping[str, Any], reps: int) -> str:
+    """One rep, as soon as it is over: what became of it and what was observed of it, within 80 columns."""
     row = rep_row(envelope)
     place = row.label if row.control else f"rep {row.rep} of {reps}"
-    where = f" ({words.LOOPBACK})" if loopback else ""
-    figures = f"{row.total_s} s  {row.burst_gbps} Gbit/s{where}  {row.payload_mb} MB  root {row.root}"
-    text = f"  {place:<13} {row.outcome:<12} {figures}"
+    figures = [(row.total_s, "s"), (row.burst_gbps, "Gbit/s"), (row.payload_mb, "MB")]
+    told = [f"{value} {unit}" for value, unit in figures if value != words.MISSING]
+    told += [] if row.root == words.MISSING else [f"root {row.root}"]
+    text = f"  {place:<13} {row.outcome:<12} {'  '.join(told)}"
     return text if row.error is None else f"{text}\n    {one_line(row.error, 400)}"
 
 

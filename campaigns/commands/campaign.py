@@ -1,4 +1,4 @@
-"""soakledger campaign: schema, list, show, validate, register, launch, status, rejudge."""
+"""soakledger campaign: schema, metrics, list, show, validate, register, launch, status, rejudge."""
 
 from __future__ import annotations
 
@@ -28,6 +28,17 @@ def schema() -> None:
     from campaigns.spec import json_schema
 
     click.echo(json.dumps(json_schema(), indent=1, sort_keys=True))
+
+
+@group.command()
+def metrics() -> None:
+    """Print every metric that a criterion may name, with unit, kind and scope."""
+    from receipts.metrics import METRICS
+    from templates.terminal import table_lines
+
+    rows = [(item.name, item.unit, item.kind, item.scope) for item in METRICS.values()]
+    for line in table_lines(("metric", "unit", "kind", "scope"), rows, width()):
+        click.echo(line)
 
 
 @group.command("list")

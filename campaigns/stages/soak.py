@@ -119,7 +119,7 @@ def _rep(soak: SoakRun, place: Place, prompt: dict[str, Any]) -> str:
     tree = attempt.tree()
     handoff_id = secrets.token_hex(16)
     attempt.write(place, "intent", _intent(soak, "handoff", handoff_id, prompt, attempt.instance), tree)
-    asked = _ask(soak, handoff_id, prompt)
+    asked = _ask(soak, place, handoff_id, prompt)
     body, admission = handoff_body(attempt, asked)
     if admission is not None:
         attempt.write(place, "admission", admission, tree)
@@ -133,7 +133,7 @@ def _rep(soak: SoakRun, place: Place, prompt: dict[str, Any]) -> str:
     return body.outcome
 
 
-def _ask(soak: SoakRun, handoff_id: str, prompt: dict[str, Any]) -> Asked:
+def _ask(soak: SoakRun, place: Place, handoff_id: str, prompt: dict[str, Any]) -> Asked:
     """The timed section: nothing in here but the request and what is needed to know how it ended."""
     attempt = soak.attempt
     assert attempt.instance is not None
@@ -149,7 +149,14 @@ def _ask(soak: SoakRun, handoff_id: str, prompt: dict[str, Any]) -> Asked:
     }
     deadline_s = float(soak.stage["rep_deadline_s"])
     begun = attempt.begin()
-    reply = client.ask(attempt.lane.socket, request, timeout_s=deadline_s, interrupt=soak.interrupts.descriptor)
+    what = f"control {place.rep}" if place.case == CONTROL else f"rep {place.rep} of {soak.stage['reps']}"
+    reply = client.ask(
+        attempt.lane.socket,
+        request,
+        timeout_s=deadline_s,
+        interrupt=soak.interrupts.descriptor,
+        waiting=lambda seconds: soak.progress.running(f"{what}: {seconds:.0f} s (deadline {deadline_s:.0f} s)"),
+    )
     span = attempt.span(begun)
     alive = _still_alive(soak, reply, attempt.instance)
     return Asked(handoff_id, prompt["prompt_sha256"], prompt["tokens"], reply, span, attempt.instance, alive)

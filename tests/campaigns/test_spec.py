@@ -346,3 +346,10 @@ def test_an_exact_lane_is_refused_every_metric_because_exact_is_not_built() -> N
 def test_the_json_schema_does_not_offer_kinds_that_are_not_built() -> None:
     assert "kill_recovery" not in str(spec.json_schema())
     assert "rep_deadline_s" in str(spec.json_schema())
+
+
+def test_the_format_page_lists_exactly_the_metrics_that_there_are() -> None:
+    page = (Path(__file__).parents[2] / "docs/formats/campaign-spec.md").read_text(encoding="utf-8")
+    rows = [[cell.strip(" `") for cell in line.split("|")[1:5]] for line in page.splitlines() if line.startswith("| `")]
+    listed = [tuple(row) for row in rows if row[0] in metrics.METRICS or row[0].startswith(("handoff.", "producer."))]
+    assert listed == [(item.name, item.unit, item.kind, item.scope) for item in metrics.METRICS.values()]
