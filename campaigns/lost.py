@@ -13,9 +13,10 @@ from campaigns import judging
 from ledger.entry import Entry
 from ledger.store import Ledger
 from producer.host import linux
+from producer.journal import Journal
 from receipts import metrics
 from receipts.clock import HostClock
-from receipts.kinds import Instance
+from receipts.kinds import Instance, attempt_folder
 from receipts.leaves import AttemptAbandoned, AttemptOpen
 
 
@@ -50,6 +51,47 @@ def _abandoned(opened: AttemptOpen, found: str) -> AttemptAbandoned:
         start_ticks=opened.start_ticks,
         boot_id=opened.boot_id,
     )
+
+
+def started_producer(ledger: Ledger, journal: Journal, instance: Instance) -> bool:
+    """Whether an abandoned attempt of the journal's lane started this producer.
+
+    Its ritual receipt says so; an orchestrator that was killed while the producer loaded left only the intent, and
+    then the journal does: the first ritual after the intent, and the first start after that.
+    """
+    for entry in ledger.entries(kinds={"attempt_abandoned"}):
+        prefix = attempt_folder(entry.data["campaign"], entry.data["attempt"]) + "/"
+        intent: dict[str, Any] | None = None
+        for receipt in ledger.entries(kinds={"receipt"}, subject_prefix=prefix):
+            kind, body = receipt.data["kind"], receipt.data["body"]
+            if receipt.data["lane"] != journal.lane:
+                break
+            if kind == "ritual":
+                intent = None
+                if body["instance"] == instance.document():
+                    return True
+            elif kind == "intent" and body["action"] == "ritual":
+                intent = body
+        if intent is not None and _first_start_after(journal, intent) == instance.document():
+            return True
+    return False
+
+
+def _first_start_after(journal: Journal, intent: dict[str, Any]) -> dict[str, Any] | None:
+    """The instance of the first start behind the first ritual after ``intent``; None if a second ritual came first."""
+    later = []
+    for record in journal.backwards():
+        if record.boot_id != intent["clock"]["boot_id"] or int(record.at_ns) <= int(intent["at_ns"]):
+            break
+        later.append(record)
+    rituals = 0
+    for record in reversed(later):
+        rituals += record.kind == "ritual"
+        if rituals > 1:
+            return None
+        if rituals and record.kind == "start":
+            return dict(record.body["instance"])
+    return None
 
 
 # Deaths that came in late

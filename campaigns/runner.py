@@ -16,7 +16,7 @@ from campaigns.attempt import Attempt, StageMarks
 from campaigns.exclusive import lane_held, note_holder
 from campaigns.intake import Intake
 from campaigns.interrupts import Interrupts
-from campaigns.lost import abandon_lost, judge_late_deaths
+from campaigns.lost import abandon_lost, judge_late_deaths, started_producer
 from campaigns.progress import Progress
 from campaigns.registration import Registered, stage_tables
 from campaigns.stages import preflight, soak
@@ -32,7 +32,7 @@ from producer.journal import Journal
 from producer.lane import Lane
 from receipts.clock import HostClock
 from receipts.errors import BusyError, FaultsError, IdentityError, InputError, SoakledgerError
-from receipts.kinds import Instance, attempt_folder
+from receipts.kinds import Instance
 from receipts.leaves import AttemptClose, AttemptOpen, Cleanup, Ended, Enrollment
 from receipts.store import BlobStore, check_writable
 
@@ -185,7 +185,7 @@ def _run_and_close(
     attempt: Attempt, stages: list[dict[str, Any]], intake: Intake, interrupts: Interrupts, progress: Progress
 ) -> None:
     """Run the stages; whatever happens, put back what was taken and close the attempt."""
-    found = _found_running(attempt)
+    found = _found_running(attempt, intake.journal)
     receiver: receiving.RunningReceiver | None = None
     outcome = StageOutcome("done")
     try:
@@ -207,16 +207,11 @@ def _run_and_close(
         intake.take()
 
 
-def _found_running(attempt: Attempt) -> Instance | None:
+def _found_running(attempt: Attempt, journal: Journal) -> Instance | None:
     """The producer that was there before us and is not ours to stop. One that a lost attempt started is ours."""
     instance = Artefacts.of(attempt.lane).ready_instance()
-    if instance is None:
+    if instance is None or started_producer(attempt.ledger, journal, instance):
         return None
-    for entry in attempt.ledger.entries(kinds={"attempt_abandoned"}):
-        prefix = attempt_folder(entry.data["campaign"], entry.data["attempt"]) + "/"
-        for receipt in attempt.ledger.entries(kinds={"receipt"}, subject_prefix=prefix):
-            if receipt.data["kind"] == "ritual" and receipt.data["body"]["instance"] == instance.document():
-                return None
     return instance
 
 

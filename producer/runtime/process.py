@@ -6,6 +6,7 @@ death is seen and written down even when the orchestrator is gone.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -92,7 +93,8 @@ def keep(lane: Lane, log: Path) -> None:
             start_new_session=True,
         )
     instance = _instance_of_child(resident.pid, clock)
-    print(json.dumps(instance.document()), flush=True)
+    with contextlib.suppress(BrokenPipeError):  # the starter may be gone already; the resident needs its keeper more
+        print(json.dumps(instance.document()), flush=True)
     sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123 - the starter may be gone; our pipe must not matter
     os.close(1)
     status = resident.wait()

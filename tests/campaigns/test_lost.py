@@ -15,10 +15,14 @@ from judged import Attempt, criterion
 from judged_ledger import clean_attempt, new_ledger, put, refs, still_clock, verdicts
 
 from campaigns import judging, runner
-from campaigns.lost import abandon_lost, judge_late_deaths
+from campaigns.lost import abandon_lost, judge_late_deaths, started_producer
 from ledger.audit import verify
 from ledger.store import Ledger
 from producer.host import linux
+from producer.journal import Journal
+from receipts.clock import HostClock
+from receipts.events import RitualEvent, StartEvent
+from receipts.kinds import Instance
 from receipts.store import write_exclusive
 
 
@@ -212,3 +216,66 @@ def test_a_launch_takes_the_journal_in_then_settles_and_only_then_opens_its_atte
     with pytest.raises(Opened):
         runner.launch(MagicMock(), MagicMock(), MagicMock(), {}, progress)  # type: ignore[arg-type]
     assert done == ["take", "abandon", "late", "a death came in late: soak-n12/1 is judged again, FAIL"]
+
+
+# Producers of lost attempts
+
+
+class TickingClock:
+    def __init__(self) -> None:
+        self.now = 100
+
+    def __call__(self) -> int:
+        self.now += 10
+        return self.now
+
+
+OURS = Instance(host="here", boot_id="b", pid=7, start_ticks="70")
+ANOTHER = Instance(host="here", boot_id="b", pid=8, start_ticks="80")
+
+
+DIGEST = "sha256:" + "a" * 64
+
+
+def standing(instance: Instance) -> StartEvent:
+    return StartEvent(
+        instance=instance, startup_receipt_sha256=DIGEST, identity=DIGEST, cache_identity=DIGEST, mode="native"
+    )
+
+
+def killed_while_loading(lane: str = "loopback", at_ns: int = 105) -> Any:
+    """Entries of an abandoned attempt that got as far as the intent to start its producer."""
+    intent = {"action": "ritual", "at_ns": str(at_ns), "clock": {"host": "here", "boot_id": "b", "clock": "boottime"}}
+    rows = {
+        "attempt_abandoned": [SimpleNamespace(data={"campaign": "soak-n12", "attempt": 1})],
+        "receipt": [SimpleNamespace(data={"lane": lane, "kind": "intent", "body": intent})],
+    }
+    return SimpleNamespace(entries=lambda *, kinds, subject_prefix="": rows[next(iter(kinds))])  # noqa: ARG005
+
+
+def journal_of(tmp_path: Path, *events: Any) -> Journal:
+    clock = HostClock("here", boot_id="b", clock="boottime", stamp=TickingClock(), awake=lambda: 5)
+    journal = Journal(tmp_path / "work", "loopback", clock)
+    for event in events:
+        journal.append(event)
+    return journal
+
+
+RITUAL = RitualEvent(moved=(), removed=())
+
+
+def test_a_producer_that_an_orchestrator_killed_in_its_load_started_is_ours_to_stop(tmp_path: Path) -> None:
+    journal = journal_of(tmp_path, RITUAL, standing(OURS))
+    assert started_producer(killed_while_loading(), journal, OURS)
+
+
+@pytest.mark.parametrize("why", ["another lane", "before the intent", "a later ritual", "another instance"])
+def test_a_producer_that_somebody_else_started_is_not(tmp_path: Path, why: str) -> None:
+    if why == "a later ritual":
+        journal = journal_of(tmp_path, RITUAL, RITUAL, standing(OURS))
+    else:
+        journal = journal_of(tmp_path, RITUAL, standing(ANOTHER if why == "another instance" else OURS))
+    entries = killed_while_loading(
+        lane="elsewhere" if why == "another lane" else "loopback", at_ns=10**9 if why == "before the intent" else 105
+    )
+    assert not started_producer(entries, journal, OURS)
