@@ -18,7 +18,9 @@ def stored_version(path: Path) -> int:
     """The schema version of a ledger file. Raises HomeError (none here) or EvidenceError (empty, not a ledger)."""
     if not path.exists():
         raise HomeError(
-            "there is no ledger here", where=str(path), next_step="name its home with --home, or create one"
+            "there is no ledger here",
+            where=str(path),
+            next_step="name its home with --home; `soakledger campaign register` or `lane enroll` makes a new one",
         )
     if path.stat().st_size == 0:
         raise EvidenceError("the ledger file is empty", where=str(path), next_step="restore it from a copy")

@@ -152,6 +152,8 @@ def rejudge(ctx: click.Context, attempt: str, as_json: bool, home: str | None) -
                 click.echo(line)
         if judged.entry is None:
             click.echo("soakledger: this attempt has no stored verdict; nothing was written", err=True)
+        else:
+            click.echo(f"soakledger: equals the stored verdict, entry {judged.entry.seq}", err=True)
     ctx.exit(exits.of_verdict(judged.document["verdict"]))
 
 

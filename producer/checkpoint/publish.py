@@ -57,7 +57,7 @@ def publish(
         raise InputError(
             f"the checkpoint cannot be written: {error.strerror or error}",
             where=str(error.filename or out),
-            next_step="choose another folder with --out, or make room for it and make it writable",
+            next_step="name another folder, or make room for it and make it writable",
         ) from error
     return manifest
 
@@ -66,7 +66,7 @@ def _already_there(out: Path, source: tuple[str, str, str], progress: Progress) 
     if not out.is_symlink() and not out.exists():
         return None
     if not out.is_dir():
-        raise InputError("exists and is not a folder", where=str(out), next_step="choose another folder with --out")
+        raise InputError("exists and is not a folder", where=str(out), next_step="name another folder")
     if not any(out.iterdir()):
         return None
     manifest = read_manifest(out)
@@ -75,7 +75,7 @@ def _already_there(out: Path, source: tuple[str, str, str], progress: Progress) 
         raise InputError(
             f"holds another checkpoint: {' '.join(found)}, not {' '.join(source)}",
             where=str(out),
-            next_step="choose another folder with --out, or move this one aside",
+            next_step="name another folder, or move this one aside",
         )
     verify(out, manifest, progress=progress)
     progress("already there, every file as its manifest says", len(manifest.files), len(manifest.files))

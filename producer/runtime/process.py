@@ -132,7 +132,7 @@ def journal_end(lane: Lane, clock: HostClock, ended: Ended, log: Path) -> None:
             break
     number = -ended.status if ended.status < 0 else None
     status = None if number else ended.status
-    reason = "\n".join(log_tail(log, 4))
+    reason = " | ".join(log_tail(log, 4))  # one line wherever it is shown
     if ready_ns is None:
         failed = FailedStartEvent(
             instance=ended.instance, status=status, signal=number, reason=reason, observed_by="keeper"
