@@ -103,11 +103,14 @@ def main(arguments: list[str] | None = None) -> int:
     def announce(address: str, port: int) -> None:
         print(json.dumps({"address": address, "port": port, "pid": os.getpid()}), flush=True)
 
+    status = 2
     try:
-        serve(LaneConfig.load(options.lane), announce)
+        lane = LaneConfig.load(options.lane)
+        status = 1
+        serve(lane, announce)
     except SoakledgerError as error:
         sys.stderr.write(f"soakledger receiver: {error}\n")
-        return 1
+        return status
     return 0
 
 

@@ -174,7 +174,12 @@ def main(arguments: list[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        serve(LaneConfig.load(options.lane))
+        lane = LaneConfig.load(options.lane)
+    except SoakledgerError as error:
+        say(str(error))
+        return 2  # a lane file that is not one is a mistake in what was asked, not a lane that failed
+    try:
+        serve(lane)
     except SoakledgerError as error:
         say(str(error))
         return 1

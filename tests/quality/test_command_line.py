@@ -65,6 +65,8 @@ def test_no_line_of_help_is_wider_than_forty_columns_where_the_terminal_is() -> 
         ["campaign", "show", "soak-n13"],
         ["campaign", "launch", "soak-n12", "--lane", "nowhere.toml"],
         ["lane", "show", "--lane", "nowhere.toml"],
+        ["producer", "serve", "--lane", "nowhere.toml"],
+        ["receiver", "serve", "--lane", "nowhere.toml"],
         ["ledger", "log"],
         ["report", "verdict", "soak-n12"],
         ["producer", "build-checkpoint", "out", "--bf16"],
