@@ -27,7 +27,7 @@ test: venv
 	@$(PYTEST)
 
 test-fast: venv
-	@$(PYTEST) -m "not vllm and not slow and not browser" -n auto --dist loadfile
+	@$(PYTEST) -m "not vllm and not slow and not browser" -n auto --dist worksteal
 
 lint: venv
 	$(PYTHON) -m ruff format --check $(LINTED)

@@ -26,7 +26,7 @@ from producer.handoff.serving import ReceiverSession, Slot
 from producer.handoff.stream import FrameStream
 from receipts.errors import BusyError, InputError, LaneError
 
-ACCEPT_POLL_S = 0.2
+ACCEPT_POLL_S = 0.05
 ENDING_S = 20.0
 """How long a receiver waits for an earlier one of its folder that is finishing its last handoff."""
 

@@ -100,6 +100,7 @@ def runs_of_points(draw: st.DrawFn) -> list[list[tuple[int, Fraction]]]:
     return [[(rep, draw(values)) for rep in draw(reps)] for _ in range(draw(st.integers(1, 3)))]
 
 
+@pytest.mark.slow
 @settings(max_examples=400, deadline=None)
 @given(runs_of_points())
 def test_the_trend_is_the_median_of_every_slope_made_one_by_one(runs: list[list[tuple[int, Fraction]]]) -> None:
@@ -107,6 +108,7 @@ def test_the_trend_is_the_median_of_every_slope_made_one_by_one(runs: list[list[
     assert theil_sen(runs) == (median(slopes) if slopes else None)
 
 
+@pytest.mark.slow
 def test_a_long_run_is_counted_in_halves_and_still_exact() -> None:
     # Past the 512 values that are counted at once; cubes have no two equal slopes.
     run = [(rep, Fraction((rep * 7919) % 1301) ** 3) for rep in range(1, 701)]

@@ -1265,6 +1265,7 @@ def test_pings_may_wait_for_their_pongs_together(there: There) -> None:
         assert (client.pongs, client.pongs_owed) == (5, 0)
 
 
+@pytest.mark.slow
 def test_the_oldest_of_seventeen_strangers_is_closed_without_a_word(there: There) -> None:
     with contextlib.ExitStack() as stack:
         holder = stack.enter_context(there.client())

@@ -83,6 +83,7 @@ def test_a_file_that_does_not_say_it_is_a_ledger_is_a_fault(
     assert "application_id was changed" in told(verify(home))
 
 
+@pytest.mark.slow
 def test_any_page_of_zeros_is_a_fault_and_never_a_crash(home: EvidenceHome, tmp_path: Path) -> None:
     data = home.ledger_db.read_bytes()
     size = int.from_bytes(data[16:18], "big")

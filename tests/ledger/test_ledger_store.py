@@ -164,6 +164,7 @@ def _append_one(path: Path) -> None:
         own.append_built("deviation", _number)
 
 
+@pytest.mark.slow
 def test_twenty_threads_and_twenty_processes_give_forty_entries_numbered_without_a_gap(
     ledger: Ledger, home: EvidenceHome
 ) -> None:

@@ -156,6 +156,7 @@ def test_the_sample_models_47_megabytes_cross_to_another_process(tmp_path: Path)
     assert shown.socket == {**shown.socket, "peer": result.socket.local, "congestion": "reno"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("given", [True, False], ids=["digests-made-at-capture", "digests-made-in-the-window"])
 def test_tensors_of_several_slices_and_of_several_layer_frames_cross_whole(tmp_path: Path, given: bool) -> None:
     data = payload(LARGE, 8192)

@@ -328,6 +328,7 @@ def test_a_producer_whose_slot_was_freed_learns_it_before_begin(tmp_path: Path) 
     assert admitted(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_pings_keep_the_slot_through_a_prefill_longer_than_the_silence_limit(tmp_path: Path) -> None:
     config = receiver_config(tmp_path, times=ReceiverTimes(silence_s=2.0))
     with (
@@ -667,6 +668,7 @@ def test_a_receiver_killed_after_some_layers_is_gone_and_says_where() -> None:
     assert "of 60 tensors" in caught.value.reason
 
 
+@pytest.mark.slow
 def test_a_frozen_receiver_ends_at_the_wall_clock_deadline(tmp_path: Path) -> None:
     """SIGSTOP: the connection stays up and takes no more bytes (FACTS section 6)."""
     data = payload(SMOLLM2, 2048)

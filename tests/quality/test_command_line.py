@@ -13,6 +13,8 @@ import pytest
 from campaigns.cli import GROUPS
 from campaigns.commands import exits
 
+pytestmark = pytest.mark.slow  # a process a question
+
 HEAVY = ("torch", "vllm", "sqlalchemy", "numpy", "scipy", "matplotlib", "cryptography", "pydantic", "rich")
 
 

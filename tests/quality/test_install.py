@@ -116,6 +116,7 @@ def test_a_step_that_fails_leaves_no_stamp_and_the_next_run_takes_it_up(
     assert done == ["first"]
 
 
+@pytest.mark.slow
 def test_a_half_made_venv_is_built_anew(tmp_path: Path) -> None:
     plan = Plan(ROOT, tmp_path / "venv", None)
     (plan.venv / "bin").mkdir(parents=True)

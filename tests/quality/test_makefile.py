@@ -155,6 +155,7 @@ def _files(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+@pytest.mark.slow
 def test_the_demo_names_the_forged_entry_and_leaves_ledger_and_mark_as_they_were(
     registered_home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -191,6 +192,7 @@ def test_the_forger_changes_exactly_one_byte_and_puts_the_triggers_back(register
     assert new_triggers == old_triggers != set()
 
 
+@pytest.mark.slow
 def test_the_demo_fails_when_the_real_ledger_does_not_verify(registered_home: Path) -> None:
     demo_tamper.forge(registered_home / "ledger.db")
     assert demo_tamper.main(["--home", str(registered_home)]) == 1
@@ -201,6 +203,7 @@ def test_the_demo_without_a_ledger_says_so_and_makes_none(tmp_path: Path) -> Non
     assert not (tmp_path / "evidence").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("variable", "status"), [("1", 1), ("", 0)])
 def test_a_skip_is_a_failure_where_skips_are_forbidden(tmp_path: Path, variable: str, status: int) -> None:
     shutil.copy(ROOT / "tests" / "conftest.py", tmp_path / "conftest.py")
