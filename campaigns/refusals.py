@@ -140,12 +140,36 @@ def _stage_against_lane(stage: SoakStage, lane: LaneTerms) -> Iterator[str]:
             f"{stage.rep_deadline_s}; set watchdog_s in the stage"
         )
     for key, prompt in (("prompt", stage.prompt), ("control", stage.control)):
-        # One token of the context is left for the token that ends the prefill.
-        if isinstance(prompt, SeededPrompt) and prompt.tokens >= lane.context_tokens:
+        if isinstance(prompt, SeededPrompt) and not _fits(prompt.tokens, lane.context_tokens):
             yield (
                 f"stage {stage.name}: {key} of {prompt.tokens} tokens does not fit the lane's context of "
                 f"{lane.context_tokens}"
             )
+
+
+def check_against_model(stages: Sequence[Mapping[str, Any]], geometry: Mapping[str, Any]) -> tuple[str, ...]:
+    """Why the enrolled model cannot take these resolved stages' prompts, one sentence each; empty if it can.
+
+    The producer would refuse each such request, and end itself on the third.
+    """
+    vocabulary, context = int(geometry["vocab_size"]), int(geometry["context_tokens"])
+    reasons = []
+    for stage in stages:
+        for key in ("prompt", "control"):
+            if (prompt := stage.get(key)) is None:
+                continue
+            highest = prompt["id_range"][1] - 1 if prompt["source"] == "seeded" else max(prompt["ids"], default=0)
+            where = f"stage {stage['name']}: {key}"
+            if highest >= vocabulary:
+                reasons.append(f"{where}: id {highest} is outside the vocabulary of {vocabulary}")
+            if not _fits(prompt["tokens"], context):
+                reasons.append(f"{where} of {prompt['tokens']} tokens in a context of {context}")
+    return tuple(reasons)
+
+
+def _fits(tokens: int, context: int) -> bool:
+    """One token of the context is left for the token that ends the prefill."""
+    return 0 < tokens < context
 
 
 _Refusal = tuple[KeyPath, str, str | None]

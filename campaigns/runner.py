@@ -18,6 +18,7 @@ from campaigns.intake import Intake
 from campaigns.interrupts import Interrupts
 from campaigns.lost import abandon_lost, judge_late_deaths, started_producer
 from campaigns.progress import Progress
+from campaigns.refusals import check_against_model
 from campaigns.registration import Registered, stage_tables
 from campaigns.stages import preflight, soak
 from campaigns.stages.outcome import StageOutcome
@@ -56,14 +57,15 @@ def launch(
     ids_by_digest: dict[str, list[int]],
     progress: Progress,
 ) -> Launched:
-    """Run a registered campaign once. Raises BusyError or InputError before an attempt is opened, never after."""
+    """Run a registered campaign once. What is refused before an attempt is opened is BusyError or InputError."""
     campaign = registered.data.campaign
     with Interrupts() as interrupts, lane_held(lane, campaign) as lock:
         check_writable(ledger.home.path, NEEDED_BYTES)
         clock = HostClock(lane.orchestrator.host)
         enrollment = current_enrollment(ledger, lane)
         stages = stage_tables(registered.data.resolved, ids_by_digest)
-        _require_prompts_fit(stages, Enrollment.read(enrollment.data))
+        if faults := check_against_model(stages, Enrollment.read(enrollment.data).identity["geometry"]):
+            raise FaultsError(faults, next_step="register a prompt that this lane's model can take")
         _require_free(lane)
         intake = Intake(ledger, Journal(lane.producer.work_dir, lane.name, clock))
         intake.take()  # before lost attempts are judged: what the journal says of them belongs to their evidence
@@ -99,26 +101,6 @@ def current_enrollment(ledger: Ledger, lane: Lane) -> Entry:
             next_step=f"enroll it: `soakledger lane enroll --lane {lane.source}`",
         )
     return entry
-
-
-def _require_prompts_fit(stages: list[dict[str, Any]], enrollment: Enrollment) -> None:
-    """Refuse prompts that the enrolled model cannot take: the producer would refuse each, and die of the third."""
-    geometry = enrollment.identity["geometry"]
-    vocabulary, context = int(geometry["vocab_size"]), int(geometry["context_tokens"])
-    faults = []
-    for stage in stages:
-        for key in ("prompt", "control"):
-            prompt = stage.get(key)
-            if prompt is None:
-                continue
-            highest = prompt["id_range"][1] - 1 if prompt["source"] == "seeded" else max(prompt["ids"], default=0)
-            if highest >= vocabulary:
-                faults.append(f"stage {stage['name']}: {key}: id {highest} is outside the vocabulary of {vocabulary}")
-            # One token of the context is left for the token that ends the prefill.
-            if not 0 < prompt["tokens"] < context:
-                faults.append(f"stage {stage['name']}: {key} of {prompt['tokens']} tokens in a context of {context}")
-    if faults:
-        raise FaultsError(faults, next_step="register a prompt that this lane's model can take")
 
 
 def _require_free(lane: Lane) -> None:

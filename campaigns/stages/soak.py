@@ -26,9 +26,9 @@ from receipts.events import DeathEvent, JournalRecord
 from receipts.kinds import CONTROL, ClockBlock, Failure, HandoffBody, Instance, IntentBody, RitualBody
 
 DEATH_SETTLES_S: Final = 10.0
+"""How long a dying producer may take until its exit is seen and journalled."""
 DEATH_HURRIED_S: Final = 1.0
 """The same after a signal, which must close the attempt within two seconds."""
-"""How long a dying producer may take until its exit is seen and journalled."""
 
 
 @dataclass(frozen=True)
@@ -148,8 +148,8 @@ def _ask(soak: SoakRun, place: Place, handoff_id: str, prompt: dict[str, Any]) -
         "used_by": attempt.subject,
     }
     deadline_s = float(soak.stage["rep_deadline_s"])
-    begun = attempt.begin()
     what = f"control {place.rep}" if place.case == CONTROL else f"rep {place.rep} of {soak.stage['reps']}"
+    begun = attempt.begin()
     reply = client.ask(
         attempt.lane.socket,
         request,

@@ -129,7 +129,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     folder.mkdir()
     made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=48m", "tmpfs", str(folder)], check=False)
     if made.returncode != 0:
-        pytest.skip("this sandbox mounts nothing")
+        pytest.skip("no file system may be mounted here")
     yield folder
     subprocess.run(["umount", "--lazy", str(folder)], check=True)
 

@@ -200,11 +200,11 @@ def test_a_launch_takes_the_journal_in_then_settles_and_only_then_opens_its_atte
         "check_writable",
         "current_enrollment",
         "stage_tables",
-        "_require_prompts_fit",
         "_require_free",
         "Journal",
     ):
         monkeypatch.setattr(runner, name, lambda *_: MagicMock())
+    monkeypatch.setattr(runner, "check_against_model", lambda *_: ())
     monkeypatch.setattr(runner, "lane_held", lambda *_: nullcontext())
     monkeypatch.setattr(runner, "Enrollment", MagicMock())
     monkeypatch.setattr(runner, "HostClock", MagicMock())
