@@ -215,9 +215,12 @@ def samples_of(stage: PreflightStage | SoakStage, scope: str, include_control: b
     """Samples that one stage gives: runs × reps (+ 2 × runs with controls), runs, or 1."""
     if not isinstance(stage, SoakStage) or scope == "stage":
         return 1
-    if scope == "run":
-        return stage.runs
-    return stage.runs * stage.reps + (2 * stage.runs if include_control and stage.control is not None else 0)
+    return soak_samples(scope, stage.runs, stage.reps, with_controls=include_control and stage.control is not None)
+
+
+def soak_samples(scope: str, runs: int, reps: int, *, with_controls: bool) -> int:
+    """Samples of a soak for a metric of ``scope`` (rep | run)."""
+    return runs if scope == "run" else runs * (reps + (2 if with_controls else 0))
 
 
 def resolve(spec: CampaignSpec, read_prompt: PromptReader | None = None) -> dict[str, Any]:

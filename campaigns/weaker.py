@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Final
 
+from campaigns.spec import soak_samples
 from receipts.metrics import METRICS
 
 
@@ -142,10 +143,9 @@ def _one_suffices(criterion: Mapping[str, Any]) -> bool:
 
 def _expected_samples(criterion: Mapping[str, Any], resolved: Mapping[str, Any]) -> int:
     stage = next(item for item in resolved["stage"] if item["name"] == criterion["stage"])
-    if METRICS[criterion["metric"]].scope == "run":
-        return int(stage["runs"])
-    controls = 2 if stage["control"] and criterion["include_control"] else 0
-    return int(stage["runs"]) * (int(stage["reps"]) + controls)
+    controls = bool(stage["control"] and criterion["include_control"])
+    scope = METRICS[criterion["metric"]].scope
+    return soak_samples(scope, int(stage["runs"]), int(stage["reps"]), with_controls=controls)
 
 
 def _looser_bound(old: Mapping[str, Any], new: Mapping[str, Any], share: Fraction) -> bool:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from ledger import note
 from ledger.home import config_folder
+from receipts import canonical
 from receipts.errors import EvidenceError, HomeError
 from receipts.store import sync_file, sync_folder, write_all
 
@@ -42,10 +43,10 @@ class VerifyKey:
     def from_text(cls, name: str, text: str) -> VerifyKey:
         """From ``ed25519:<base64>``. Raises EvidenceError on anything else."""
         try:
-            raw = base64.b64decode(text.removeprefix(PUBLIC_PREFIX), validate=True)
-        except (binascii.Error, ValueError):
+            raw = canonical.from_base64(text.removeprefix(PUBLIC_PREFIX))
+        except ValueError:
             raw = b""
-        if not text.startswith(PUBLIC_PREFIX) or len(raw) != 32 or base64.b64encode(raw).decode() != text[8:]:
+        if not text.startswith(PUBLIC_PREFIX) or len(raw) != 32:
             raise EvidenceError(f"{text[:60]!r} is no Ed25519 public key")
         return cls(name, raw)
 

@@ -9,12 +9,12 @@ Reading is strict: what is not exactly of this form is refused.
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import re
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from receipts import canonical
 from receipts.errors import EvidenceError
 
 ED25519: Final = b"\x01"
@@ -174,11 +174,10 @@ def _signature(line: str) -> NoteSignature:
 
 def _base64(text: str, length: int | None, what: str) -> bytes:
     try:
-        raw = base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError):
-        raise EvidenceError(f"the {what} {text[:60]!r} is not base64") from None
-    # The decoder ignores the unused bits of the last letter: two spellings of one value are refused.
-    if base64.b64encode(raw).decode("ascii") != text or (length is not None and len(raw) != length):
+        raw = canonical.from_base64(text)
+    except ValueError:
+        raw = None
+    if raw is None or (length is not None and len(raw) != length):
         raise EvidenceError(f"the {what} {text[:60]!r} is not the base64 of {length or 'its'} bytes")
     return raw
 

@@ -7,6 +7,7 @@ Strict means: no duplicate keys (also after NFC), no non-finite numbers, no inte
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import math
@@ -89,6 +90,17 @@ def file_bytes(value: JsonValue) -> bytes:
 def sha256(data: bytes) -> str:
     """``sha256:<64 hex>`` of ``data``."""
     return "sha256:" + hashlib.sha256(data).hexdigest()
+
+
+def from_base64(text: str) -> bytes:
+    """The bytes of padded standard base64 in its one spelling. Raises ValueError.
+
+    Python ignores the unused bits of the last letter: two texts of one signature or key would both be taken.
+    """
+    raw = base64.b64decode(text, validate=True)
+    if base64.b64encode(raw).decode("ascii") != text:
+        raise ValueError("not the one base64 of its bytes")
+    return raw
 
 
 def blake3_digest(data: bytes) -> str:

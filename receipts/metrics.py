@@ -6,7 +6,6 @@ function gives an Observation: the value, or why there is none to trust.
 
 from __future__ import annotations
 
-import base64
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -246,10 +245,7 @@ def _raw(text: str) -> bytes:
     prefix, _, encoded = text.partition(":")
     if prefix != "ed25519":
         raise ValueError("not an ed25519 key or signature")
-    raw = base64.b64decode(encoded, validate=True)
-    if base64.b64encode(raw).decode("ascii") != encoded:
-        raise ValueError("not the one base64 of its bytes")
-    return raw
+    return canonical.from_base64(encoded)
 
 
 def is_gapless(events: Sequence[Body], heads: Sequence[Body]) -> bool:

@@ -60,7 +60,7 @@ def verify(statement: AckStatement, signature: str, public_key: bytes) -> None:
     try:
         if not re.fullmatch(SIGNATURE, signature):
             raise ValueError("not an ed25519 signature")
-        raw = base64.b64decode(signature.removeprefix(_PREFIX), validate=True)
+        raw = canonical.from_base64(signature.removeprefix(_PREFIX))
         Ed25519PublicKey.from_public_bytes(public_key).verify(raw, statement.message())
     except (InvalidSignature, ValueError):
         raise SessionError(

@@ -99,5 +99,5 @@ def test_a_second_spelling_of_a_notes_signature_or_root_is_refused() -> None:
         with pytest.raises(EvidenceError, match="is not the base64"):
             note.verify_checkpoint(GOOD.replace(written.encode(), respelled(written).encode()), KEY.verify_key)
     unpadded = GOOD.replace(signature.encode(), signature.rstrip("=").encode())
-    with pytest.raises(EvidenceError, match="is not base64"):
+    with pytest.raises(EvidenceError, match="is not the base64"):
         note.verify_checkpoint(unpadded, KEY.verify_key)
