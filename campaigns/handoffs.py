@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from campaigns.attempt import Attempt
+from ledger.entry import MAX_DOCUMENT_BYTES
 from producer.client import Reply
 from producer.enrollment import public_key_bytes
 from producer.handoff import ack, inspection
@@ -14,6 +15,7 @@ from producer.lane import Lane
 from receipts import canonical
 from receipts.errors import CanonicalError, SoakledgerError
 from receipts.kinds import AdmissionBody, Failure, HandoffBody, Instance, Outcome, ProducerBlock, ReceiverBlock, Span
+from receipts.store import read_bounded
 
 
 @dataclass(frozen=True)
@@ -181,9 +183,11 @@ def _admission(lane: Lane, handoff_id: str) -> tuple[AdmissionBody | None, Failu
     """The receiver's record of this handoff, or why there is none to go by."""
     path: Path = lane.receiver.work_dir / "admissions" / f"{handoff_id}.json"
     try:
-        return AdmissionBody.read(canonical.parse(path.read_bytes())), None
-    except OSError:
+        return AdmissionBody.read(canonical.parse(read_bounded(path, MAX_DOCUMENT_BYTES))), None
+    except FileNotFoundError:
         return None, Failure(code="no-admission-record", text="the receiver has no admission record")
+    except OSError as error:
+        return None, Failure(code="bad-admission-record", text=f"{path.name}: {error.strerror}")
     except CanonicalError as error:
         return None, Failure(code="bad-admission-record", text=f"{path.name}: {error}")
 

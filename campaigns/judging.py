@@ -118,7 +118,7 @@ def _verdict_paths(campaign: str, attempt: int) -> Iterator[str]:
 def _holds(ledger: Ledger, path: str, data: bytes) -> bool:
     try:
         with open_below(ledger.home.path, path) as file:
-            return file.read() == data
+            return file.read(len(data) + 1) == data
     except OSError:
         return False
 
@@ -171,10 +171,13 @@ def _file_fault(ledger: Ledger, entry: Entry) -> str | None:
         return f"{entry.subject}: entry {entry.seq} names no file for its document"
     try:
         with open_below(ledger.home.path, ref.path) as file:
-            data = file.read()
+            size = os.fstat(file.fileno()).st_size
+            data = file.read() if size == ref.size else b""
     except EvidenceError as error:
         return f"{error.what} (entry {entry.seq})"
     except OSError as error:
         return f"{ref.path}: {os.strerror(error.errno or 0)} (entry {entry.seq})"
+    if size != ref.size:
+        return f"{ref.path}: entry {entry.seq} says {ref.size} bytes, the file has {size}"
     found = canonical.sha256(data)
     return None if found == ref.sha256 else f"{ref.path}: entry {entry.seq} says {ref.sha256}, the file has {found}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from campaigns import judging
 from campaigns.attempt import Attempt, StageMarks
@@ -35,10 +35,7 @@ from receipts.clock import HostClock
 from receipts.errors import BusyError, FaultsError, IdentityError, InputError, SoakledgerError
 from receipts.kinds import Instance
 from receipts.leaves import AttemptClose, AttemptOpen, Cleanup, Ended, Enrollment
-from receipts.store import BlobStore, check_writable
-
-NEEDED_BYTES: Final = 64 << 20
-"""What an attempt may write before it is worth opening one."""
+from receipts.store import BlobStore
 
 
 @dataclass(frozen=True)
@@ -60,7 +57,7 @@ def launch(
     """Run a registered campaign once. What is refused before an attempt is opened is BusyError or InputError."""
     campaign = registered.data.campaign
     with Interrupts() as interrupts, lane_held(lane, campaign) as lock:
-        check_writable(ledger.home.path, NEEDED_BYTES)
+        preflight.require_disk(ledger.home.path)
         clock = HostClock(lane.orchestrator.host)
         enrollment = current_enrollment(ledger, lane)
         stages = stage_tables(registered.data.resolved, ids_by_digest)

@@ -21,10 +21,12 @@ from ledger.findings import AuditReport, Fault, Findings
 from ledger.home import EvidenceHome
 from ledger.keys import VerifyKey, key_path
 from ledger.projections import blobs_named
+from receipts import canonical
 from receipts.errors import EvidenceError, SoakledgerError
 
 __all__ = ["AuditReport", "Fault", "verify"]
 
+_ATTEMPTS: Final = "SELECT CAST(body AS BLOB), seq FROM entry WHERE kind = 'attempt_open' ORDER BY seq"
 _ENTRY_TAIL: Final = "SELECT CAST(body AS BLOB), seq FROM entry WHERE seq >= ? ORDER BY seq"
 
 
@@ -77,6 +79,8 @@ def _is_there(audit: _Audit) -> bool:
     path = audit.home.ledger_db
     if not path.exists():
         audit.findings.fault(str(path), "there is no ledger here")
+    elif not path.is_file():
+        audit.findings.fault(str(path), "is not a file")
     elif path.stat().st_size == 0:
         audit.findings.fault(str(path), "the ledger file is empty: 0 bytes")
     else:
@@ -116,6 +120,7 @@ def _verify_database(
     if size == 0:
         audit.findings.fault(str(audit.home.ledger_db), "the ledger is empty: it has no entries")
     _check_checkpoints(audit, rows, file_names, found, start.frontier.size)
+    _check_named_checkpoints(audit, connection, rows)
     _check_mark(audit, mark, found, start.frontier.size)
     _check_evidence(audit, connection, found, files=files, all=all, listed=listed)
     _say_what_is_outside(audit)
@@ -142,6 +147,13 @@ def _check_file(audit: _Audit, connection: sqlite3.Connection) -> None:
 
 def _check_schema(audit: _Audit, connection: sqlite3.Connection) -> None:
     (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if version < 1:
+        audit.findings.fault(
+            str(audit.home.ledger_db),
+            "the file does not say which schema it has: its user_version was changed",
+            expected=str(schema.SCHEMA_VERSION),
+            found=str(version),
+        )
     if version > schema.SCHEMA_VERSION:
         audit.findings.not_checked.append(
             f"the stored SQL: the ledger has schema {version}, this release knows {schema.SCHEMA_VERSION}"
@@ -238,6 +250,21 @@ def _check_checkpoints(
     for size in sorted(size for size, notes in notes_by_size.items() if notes and size in present):
         audit.findings.fault(f"checkpoints/{size}.checkpoint", "the file is not the checkpoint that the ledger holds")
     _anchor_to_checkpoints(audit, rows)
+
+
+def _check_named_checkpoints(audit: _Audit, connection: sqlite3.Connection, rows: list[_CheckpointRow]) -> None:
+    """Every checkpoint that an attempt was opened on must be there: its row was durable before the attempt was."""
+    there = {canonical.sha256(row.note) for row in rows}
+    for body, seq in connection.execute(_ATTEMPTS):
+        with contextlib.suppress(EvidenceError, KeyError, TypeError):  # a damaged body was reported
+            named = parse_leaf(bytes(body), seq)["data"]["checkpoint_note_sha256"]
+            if named not in there:
+                audit.findings.fault(
+                    "table checkpoint",
+                    "the checkpoint that was signed before this attempt was opened is missing",
+                    entry=seq,
+                    expected=named,
+                )
 
 
 def _file_of_checkpoint(audit: _Audit, name: str) -> bytes | None:

@@ -16,6 +16,8 @@ from ledger.home import EvidenceHome
 from receipts.errors import EvidenceError
 from receipts.store import files_below, open_below
 
+MOST_READ_BYTES: Final = 16 << 20
+"""A file longer than its entry says is hashed up to this size, to tell whose bytes it holds."""
 _DIGEST: Final = re.compile(r"sha256:([0-9a-f]{64})")
 _CANNOT_OPEN: Final[Mapping[int | None, str]] = {
     errno.ENOENT: "the file is missing",
@@ -40,7 +42,10 @@ def check_files(home: EvidenceHome, named: Sequence[NamedFile], findings: Findin
             continue
         with file:
             found_size = os.fstat(file.fileno()).st_size
-            found = "sha256:" + hashlib.file_digest(file, "sha256").hexdigest()
+            if found_size > max(item.ref.size, MOST_READ_BYTES):
+                found = "(not read)"  # a file blown up with holes would be hashed for hours
+            else:
+                found = "sha256:" + hashlib.file_digest(file, "sha256").hexdigest()
         if found == item.ref.sha256 and found_size == item.ref.size:
             continue
         length = "longer than" if found_size > item.ref.size else "shorter than" if found_size < item.ref.size else ""

@@ -11,7 +11,11 @@ from pathlib import Path
 from ledger import schema
 from ledger.connection import Database, translated
 from receipts.errors import EvidenceError, HomeError
-from receipts.store import sync_folder, write_exclusive
+from receipts.store import open_regular, sync_folder, write_exclusive
+
+
+class LedgerExistsError(HomeError):
+    """A ledger cannot be begun here: there is one, perhaps since a moment ago. Status 2."""
 
 
 def stored_version(path: Path) -> int:
@@ -21,6 +25,10 @@ def stored_version(path: Path) -> int:
             "there is no ledger here",
             where=str(path),
             next_step="name its home with --home; `soakledger campaign register` or `lane enroll` makes a new one",
+        )
+    if not path.is_file():
+        raise HomeError(
+            "is not a file: no ledger can be here", where=str(path), next_step="name another home with --home"
         )
     if path.stat().st_size == 0:
         raise EvidenceError("the ledger file is empty", where=str(path), next_step="restore it from a copy")
@@ -56,12 +64,12 @@ def make_file(path: Path) -> None:
 
 
 def publish(temporary: Path, final: Path) -> None:
-    """Give a complete ledger its name. Raises HomeError when there is one already or it cannot be done."""
+    """Give a complete ledger its name. Raises HomeError; LedgerExistsError when there is one already."""
     try:
         os.link(temporary, final)
         sync_folder(final.parent)
     except FileExistsError:
-        raise HomeError("there is a ledger here already", where=str(final)) from None
+        raise LedgerExistsError("there is a ledger here already", where=str(final)) from None
     except OSError as error:
         raise HomeError(f"the ledger cannot be made: {error.strerror}", where=str(final)) from None
 
@@ -72,5 +80,7 @@ def write_checkpoint_file(path: Path, data: bytes) -> None:
         write_exclusive(path, data)
     except EvidenceError:
         # A checkpoint of this head was written before, by us or by another process: Ed25519 gives equal bytes.
-        if path.is_symlink() or path.read_bytes() != data:
-            raise
+        with contextlib.suppress(OSError), open_regular(path) as file:
+            if file.read(len(data) + 1) == data:
+                return
+        raise

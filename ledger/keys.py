@@ -90,7 +90,7 @@ class SigningKey:
         """The key of ``origin`` on this machine. Raises HomeError when it is lost, unsafe or another's."""
         path = key_path(origin, environ)
         try:
-            handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except FileNotFoundError:
             raise HomeError(
                 f"the signing key of ledger {origin} is not on this machine", where=str(path), next_step=_LOST_KEY_STEP
@@ -99,8 +99,12 @@ class SigningKey:
             raise HomeError(
                 f"the signing key cannot be read: {error.strerror}", where=str(path), next_step=_LOST_KEY_STEP
             ) from None
+        mode = os.fstat(handle).st_mode
+        if not stat.S_ISREG(mode):  # a pipe would hang
+            os.close(handle)
+            raise HomeError("the signing key is not a regular file", where=str(path), next_step=_LOST_KEY_STEP)
         with os.fdopen(handle, "rb") as file:
-            if stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o077:
+            if stat.S_IMODE(mode) & 0o077:
                 raise HomeError(
                     "the signing key can be read by others than its owner",
                     where=str(path),

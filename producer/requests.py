@@ -17,6 +17,7 @@ from receipts.errors import InputError
 from receipts.kinds import Document, HandoffId, Ordinal
 from receipts.names import Identifier, Sha256
 from receipts.prompts import prompt_sha256, seeded_token_ids
+from receipts.store import read_bounded
 
 MAX_LINE_BYTES: Final = 8 << 20
 """A prompt of 131,072 ids in decimal fits; a 10 MB line does not."""
@@ -124,7 +125,7 @@ def _tokenised(prompt: TextPrompt | FilePrompt, limits: Limits) -> list[int]:
     if isinstance(prompt, TextPrompt):
         return tokenise(limits.checkpoint, prompt.text)
     try:
-        text = Path(prompt.path).read_text(encoding="utf-8")
+        text = read_bounded(Path(prompt.path), MAX_LINE_BYTES).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"the prompt file cannot be read: {error}", where=prompt.path) from None
     return tokenise(limits.checkpoint, text)

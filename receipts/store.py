@@ -132,6 +132,19 @@ def open_regular(path: Path) -> io.BufferedReader:
     return _regular(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), str(path))
 
 
+def read_bounded(path: Path, most_bytes: int) -> bytes:
+    """All bytes of the regular file that ``path`` names, links followed: it may be anyone's.
+
+    Raises OSError, with EINVAL on what is no regular file (a pipe would hang, a device has no end) and EFBIG on more
+    than ``most_bytes``.
+    """
+    with _regular(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), str(path)) as file:
+        data = file.read(most_bytes + 1)
+    if len(data) > most_bytes:
+        raise OSError(errno.EFBIG, f"larger than the {most_bytes} bytes that are read", str(path))
+    return data
+
+
 def open_below(root: Path, relative: str) -> io.BufferedReader:
     """Open the regular file ``root/relative``, following no symbolic link below ``root``.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -58,6 +59,7 @@ def read_ledger(home: str | None) -> Ledger:
 
 def write_ledger(home: str | None, host: str | None = None, *, create: bool) -> Ledger:
     """Open a ledger for appending; with ``create`` a missing one is begun."""
+    from ledger.files import LedgerExistsError
     from ledger.store import Ledger
     from receipts.clock import HostClock
     from receipts.environment import tool
@@ -67,7 +69,9 @@ def write_ledger(home: str | None, host: str | None = None, *, create: bool) -> 
     clock = HostClock(host or this_host())
     document = tool().document()
     if create and not place.ledger_db.exists():
-        return Ledger.create(place, clock=clock, tool=document, measure=measure_receipt)
+        # Another process may begin it in this moment: then it is opened as if it had always been there.
+        with contextlib.suppress(LedgerExistsError):
+            return Ledger.create(place, clock=clock, tool=document, measure=measure_receipt)
     return Ledger.open(place, clock=clock, tool=document, read_only=False, measure=measure_receipt)
 
 

@@ -19,11 +19,14 @@ from producer import identity as identities
 from producer import lease
 from producer.instance import Artefacts
 from receipts import environment
-from receipts.errors import SoakledgerError
+from receipts.errors import HomeError, SoakledgerError
 from receipts.kinds import Check, PreflightBody
 from receipts.store import check_writable
 
 DISK_FLOOR_BYTES: Final = 256 << 20
+"""Free space that must be there before an attempt is opened, and again at its preflight."""
+RESERVED_BYTES: Final = 64 << 20
+"""What is really reserved for a moment before an attempt is opened: a quota shows in no figure of the disk."""
 MEMORY_FACTOR: Final = 2
 """Free memory wanted, as a multiple of the KV allocation: weights and the receiver's buffer come on top."""
 
@@ -98,6 +101,18 @@ def _lease(attempt: Attempt) -> Check:
         found="free" if holder is None else f"held by {holder}",
         how="flock",
     )
+
+
+def require_disk(home: Path) -> None:
+    """Refuse an attempt that its preflight would end for want of space, before it has a number. Raises HomeError."""
+    check_writable(home, RESERVED_BYTES)
+    free = shutil.disk_usage(home).free
+    if free < DISK_FLOOR_BYTES:
+        raise HomeError(
+            f"{free >> 20} MiB are free on this disk, and an attempt wants {DISK_FLOOR_BYTES >> 20}",
+            where=str(home),
+            next_step="free space on this disk, or choose another home",
+        )
 
 
 def _disk(home: Path) -> Check:

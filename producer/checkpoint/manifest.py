@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from receipts import canonical
 from receipts.errors import InputError
+from receipts.store import read_bounded
 
 MANIFEST_NAME: Final = "soakledger-checkpoint.json"
 MANIFEST_FORMAT: Final = "soakledger/checkpoint/1"
@@ -18,6 +19,7 @@ Progress = Callable[[str, int, int], None]
 """``progress(step, done, total)``: ``step`` is for a person; ``done`` of ``total`` units of that step are behind us."""
 
 _READ_BYTES: Final = 1 << 20
+_MOST_MANIFEST_BYTES: Final = 16 << 20
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ def read_manifest(folder: Path) -> CheckpointManifest:
     """Read ``folder``'s manifest. Raises InputError when it is missing or not one of ours."""
     path = folder / MANIFEST_NAME
     try:
-        document = canonical.parse(path.read_bytes())
+        document = canonical.parse(read_bounded(path, _MOST_MANIFEST_BYTES))
     except OSError as error:
         raise InputError(
             f"the checkpoint has no readable manifest ({error.strerror})", where=str(path), next_step=_REBUILD

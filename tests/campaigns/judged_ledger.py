@@ -42,6 +42,8 @@ def clean_attempt(*, closed: bool = True, **changed: Any) -> Attempt:
 def put(ledger: Ledger, attempt: Attempt, *, first: int = 0, **opened: Any) -> None:
     """Append the attempt's entries from ``first`` on; ``opened`` changes members of ``attempt_open``."""
     assert ledger.size() == first + 1, "the hand-written numbers are those behind genesis"
+    genesis = (ledger.home.checkpoints / "1.checkpoint").read_bytes()
+    opened = {"checkpoint_note_sha256": canonical.sha256(genesis)} | opened
     drafts = []
     for view in attempt.entries[first:]:
         data = _whole(attempt, view, opened)

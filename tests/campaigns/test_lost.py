@@ -197,7 +197,6 @@ def test_a_launch_takes_the_journal_in_then_settles_and_only_then_opens_its_atte
         return lambda *_: (done.append(name), result)[1]
 
     for name in (
-        "check_writable",
         "current_enrollment",
         "stage_tables",
         "_require_free",
@@ -205,6 +204,7 @@ def test_a_launch_takes_the_journal_in_then_settles_and_only_then_opens_its_atte
     ):
         monkeypatch.setattr(runner, name, lambda *_: MagicMock())
     monkeypatch.setattr(runner, "check_against_model", lambda *_: ())
+    monkeypatch.setattr(runner.preflight, "require_disk", lambda _: None)
     monkeypatch.setattr(runner, "lane_held", lambda *_: nullcontext())
     monkeypatch.setattr(runner, "Enrollment", MagicMock())
     monkeypatch.setattr(runner, "HostClock", MagicMock())
