@@ -104,7 +104,9 @@ def _told(error: Exception) -> int:
     from receipts.errors import SoakledgerError
 
     if isinstance(error, SoakledgerError):
-        _say(str(error))
+        for line in error.details:
+            sys.stderr.write(f"{line}\n")
+        _say(error.headline if error.next_step is None else f"{error.headline}; next: {error.next_step}")
         return exits.of_error(error)
     if isinstance(error, OSError) and error.filename is not None:
         from receipts.names import one_line

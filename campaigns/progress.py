@@ -7,8 +7,11 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TextIO
 
+from receipts.names import one_line
 from templates.terminal import rep_line
 
+_BACK: Final = "\r\x1b[2K"
+"""To the beginning of the line, which is wiped."""
 _QUIET_S: Final = 5.0
 """How long a step may go on without a line where nothing can be overwritten."""
 
@@ -74,16 +77,18 @@ class PlainProgress:
         self._last = time.monotonic()
         self._moving = not last
         # What has come to its end stays: the next line of anybody's must not be glued to it.
-        self._write("\r\x1b[2K" + text[:78] + ("\n" if last else ""))
+        self._write(_BACK + one_line(text, 78) + ("\n" if last else ""))
 
     def _end_moving(self) -> None:
         if self._moving:
             self._moving = False
-            self._write("\r\x1b[2K")
+            self._write(_BACK)
 
     def _write(self, text: str) -> None:
         try:
-            self.stream.write(text)
+            # A steady stream shows what a terminal would obey; these bytes are ours and meant.
+            write = getattr(self.stream, "write_moving", self.stream.write) if _BACK in text else self.stream.write
+            write(text)
             self.stream.flush()
         except (OSError, ValueError):
             pass  # a closed terminal must not end an attempt

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from campaigns import registry
 from campaigns.registry import LoadedSpec
@@ -16,6 +16,9 @@ from ledger.store import Ledger
 from producer.lane import Lane
 from receipts.errors import InputError
 from receipts.leaves import Registration
+from receipts.store import read_bounded
+
+_MOST_PROMPT_BYTES: Final = 8 << 20
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,8 @@ def register(ledger: Ledger, loaded: LoadedSpec, resolved: dict[str, Any], reaso
     less than any earlier registration of the id is written into it.
     """
     campaign = loaded.spec.id
+    if reason is not None and not reason.strip():
+        raise InputError("an empty reason says nothing", where="--reason")
     ledger.signing_key()  # a lost key is found before the entry that it is to sign over
 
     def build(reader: LedgerReader) -> tuple[str, Any, Ref | None]:
@@ -174,10 +179,12 @@ def _prompt_text(prompt: TextPrompt | FilePrompt, loaded: LoadedSpec) -> str:
     if isinstance(prompt, TextPrompt):
         return prompt.text
     if loaded.folder is None:
-        raise InputError("a shipped spec has no file prompts", where=loaded.source)
+        raise InputError(
+            "its prompt is a file that lies beside the spec", where=loaded.source, next_step="name the spec by its path"
+        )
     path = loaded.folder / prompt.path
     try:
-        return path.read_text(encoding="utf-8")
+        return read_bounded(path, _MOST_PROMPT_BYTES).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"the prompt file cannot be read: {error}", where=str(path)) from None
 

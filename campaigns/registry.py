@@ -13,6 +13,7 @@ from typing import Any
 
 from campaigns.refusals import Metrics, read_spec
 from campaigns.spec import CampaignSpec
+from ledger.reader import LedgerReader
 from receipts import canonical, lint
 from receipts.errors import InputError
 from receipts.names import is_identifier, one_line, quoted
@@ -58,6 +59,16 @@ def find(name: str, metrics: Metrics | None = None) -> LoadedSpec:
     )
 
 
+def find_registered(name: str, ledger: LedgerReader) -> LoadedSpec:
+    """What ``find`` finds; where that is nothing, the spec that the ledger's last registration of that id froze."""
+    if is_identifier(name) and not Path(name).exists() and not any(Path(s).stem == name for s, _ in _shipped_files()):
+        entry = ledger.latest("registration", name)
+        if entry is not None:
+            raw = str(entry.data["spec"]).encode("utf-8")
+            return LoadedSpec(read_spec(raw, f"entry {entry.seq}"), raw, f"entry {entry.seq}", None)
+    return find(name)
+
+
 def raw_difference(registered: bytes, now: bytes) -> str:
     """Unified diff of two spec files, empty where the bytes are equal; safe to print."""
     if registered == now:
@@ -72,7 +83,7 @@ def resolved_difference(registered: Mapping[str, Any], now: Mapping[str, Any]) -
 
 
 def _diff(before: str, after: str) -> str:
-    lines = difflib.unified_diff(before.splitlines(), after.splitlines(), "registered", "now", lineterm="", n=2)
+    lines = difflib.unified_diff(before.split("\n"), after.split("\n"), "registered", "now", lineterm="", n=2)
     return "\n".join(one_line(line.rstrip("\n"), 400) for line in lines)
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -38,16 +40,38 @@ def enroll_producer(lane: Lane, *, renew: bool, say: Callable[[str], None]) -> t
             )
     lease = Lease.take(lane.producer.lease)
     try:
-        say("loading the engine to read what is bound")
-        engine = resident.open_engine(lane, HostClock(lane.producer.host))
-        document = {**half, **resident.bound_half(lane, engine), "known_answer": resident.known_answer(engine)}
-        engine.close()
+        words = path.with_name("enroll.log")
+        say(f"loading the engine to read what is bound; its own words go to {words}")
+        with _said_into(words):
+            engine = resident.open_engine(lane, HostClock(lane.producer.host))
+            document = {**half, **resident.bound_half(lane, engine), "known_answer": resident.known_answer(engine)}
+            engine.close()
     finally:
         lease.release()
     if path.exists():
         path.rename(path.with_name(f"{path.name}.stale-{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}"))
     _freeze(path, canonical.file_bytes(document))
     return identities.digest(document), path, True
+
+
+@contextlib.contextmanager
+def _said_into(log: Path) -> Iterator[None]:
+    """Whatever is written to this process's standard output and error meanwhile goes to ``log``, native code's too."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    kept = [os.dup(1), os.dup(2)]
+    try:
+        with log.open("ab") as file:
+            os.dup2(file.fileno(), 1)
+            os.dup2(file.fileno(), 2)
+        yield
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        for number, descriptor in enumerate(kept, 1):
+            os.dup2(descriptor, number)
+            os.close(descriptor)
 
 
 def _freeze(path: Path, data: bytes) -> None:

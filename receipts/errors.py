@@ -22,6 +22,17 @@ class SoakledgerError(Exception):
         self.where = where
         self.next_step = next_step
 
+    @property
+    def headline(self) -> str:
+        """Where and what in one line."""
+        what = self.what.partition("\n")[0]
+        return f"{self.where}: {what}" if self.where else what
+
+    @property
+    def details(self) -> tuple[str, ...]:
+        """What is told beside the reason, line by line: differences, single faults."""
+        return tuple(self.what.split("\n")[1:])
+
     def __str__(self) -> str:
         head = f"{self.where}: {self.what}" if self.where else self.what
         return f"{head}\n  next: {self.next_step}" if self.next_step else head
@@ -37,6 +48,16 @@ class FaultsError(InputError):
     def __init__(self, faults: Sequence[str], *, next_step: str | None = None) -> None:
         self.faults = tuple(faults)
         super().__init__("\n".join(self.faults), next_step=next_step)
+
+    @property
+    def headline(self) -> str:
+        """The one fault, or how many there are."""
+        return self.faults[0] if len(self.faults) == 1 else f"{len(self.faults)} faults"
+
+    @property
+    def details(self) -> tuple[str, ...]:
+        """Every fault where there are several."""
+        return self.faults if len(self.faults) > 1 else ()
 
 
 class CanonicalError(InputError):

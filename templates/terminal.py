@@ -68,13 +68,29 @@ def table_lines(headers: Sequence[str], rows: Iterable[Sequence[str]], width: in
 
 
 def log_lines(entries: Iterable[Any], width: int) -> list[str]:
-    """Entries of a ledger, oldest first: seq, time, kind, subject. A narrow terminal gets no time."""
+    """Entries of a ledger, oldest first: seq, time, kind, subject. The day stands once, above its entries."""
     found = list(entries)
-    rows = [[str(entry.seq), words.utc(entry.recorded_at), entry.kind, entry.subject] for entry in found]
-    lines = table_lines(("seq", "recorded", "kind", "subject"), rows, width)
-    if lines[0].startswith("seq"):  # the headers: it is a table, so everything fits
-        return lines
-    return table_lines(("seq", "kind", "subject"), [[row[0], row[2], row[3]] for row in rows], width)
+    if not found:
+        return []
+    rows = [[str(e.seq), e.recorded_at[11:19], e.kind, e.subject + _amendment(e)] for e in found]
+    lines = table_lines(("seq", "UTC", "kind", "subject"), rows, width)
+    is_table = len(lines) == len(rows) + 1 and lines[0].startswith("seq")
+    if not is_table:
+        lines = []
+    days = [entry.recorded_at[:10] for entry in found]
+    for index, row in enumerate(rows):
+        if index == 0 or days[index] != days[index - 1]:
+            lines.insert(len(lines) - len(rows) + index if is_table else len(lines), days[index])
+        if not is_table:
+            lines += wrapped(_GAP.join(one_line(cell, 400) for cell in row if cell), width)
+    return lines
+
+
+def _amendment(entry: Any) -> str:
+    """Whether a registration changes an earlier one, and whether it asks for less."""
+    if entry.kind != "registration" or entry.data.get("parent_seq") is None:
+        return ""
+    return " (amended, weaker)" if entry.data.get("weaker") else " (amended)"
 
 
 def audit_lines(report: Mapping[str, Any], width: int) -> list[str]:

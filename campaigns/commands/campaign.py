@@ -51,16 +51,23 @@ def list_campaigns(home: str | None) -> None:
         click.echo(f"{loaded.spec.id:<24} {loaded.spec.title}")
     if open_home(home).ledger_db.exists():
         with read_ledger(home) as ledger:
+            _registration_lines(ledger)
             _attempt_lines(ledger, None)
 
 
 @group.command()
 @click.argument("spec")
-def show(spec: str) -> None:
-    """Print SPEC (a shipped id or a file) as it is written."""
+@home_option
+def show(spec: str, home: str | None) -> None:
+    """Print SPEC (a shipped id, a file, or an id that is registered in the home) as it is written."""
     from campaigns import registry
 
-    click.echo(registry.find(spec).raw.decode("utf-8"), nl=False)
+    if not open_home(home).ledger_db.exists():
+        loaded = registry.find(spec)
+    else:
+        with read_ledger(home) as ledger:
+            loaded = registry.find_registered(spec, ledger)
+    click.echo(loaded.raw.decode("utf-8"), nl=False)
 
 
 @group.command()
@@ -104,14 +111,14 @@ def register(spec: str, lane_file: Path | None, reason: str | None, home: str | 
 @home_option
 @click.pass_context
 def launch(ctx: click.Context, spec: str, lane_file: Path, home: str | None) -> None:
-    """Run a registered campaign once and judge it."""
+    """Run a registered campaign (a shipped id, a file, or the id it was registered under) once and judge it."""
     from campaigns import registration, registry, runner
     from campaigns.progress import PlainProgress
 
-    loaded = registry.find(spec)
     lane = load_lane(lane_file)
-    _require_runnable(loaded, lane_file)
     with write_ledger(home, lane.orchestrator.host, create=False) as ledger:
+        loaded = registry.find_registered(spec, ledger)
+        _require_runnable(loaded, lane_file)
         resolved, ids = registration.resolved_for(loaded, lane)
         registered = registration.require_registered(ledger, loaded, resolved)
         progress = PlainProgress(loopback=lane.path.kind == "loopback")
@@ -179,6 +186,16 @@ def which_attempt(ledger: Ledger, text: str) -> tuple[str, int]:
     if slash and int(number) not in known:
         raise InputError(f"there is no attempt {text}; the last is {campaign}/{known[-1]}")
     return campaign, int(number) if slash else known[-1]
+
+
+def _registration_lines(ledger: Ledger) -> None:
+    """What is registered and was never run: one line each."""
+    from ledger import query
+
+    tried = {row.campaign for row in query.attempts(ledger, None)}
+    last = {entry.subject: entry.seq for entry in ledger.entries(kinds={"registration"})}
+    for campaign in sorted(last.keys() - tried):
+        click.echo(f"{campaign:<24} registered as entry {last[campaign]}, no attempt yet")
 
 
 def _attempt_lines(ledger: Ledger, campaign: str | None) -> None:

@@ -25,16 +25,17 @@ def group() -> None:
 def log(campaign: str | None, attempt: int | None, kind: str | None, first: int, limit: int, home: str | None) -> None:
     """List entries, oldest first."""
     from ledger import query
-    from receipts.names import one_line
+    from templates.terminal import log_lines
 
     with read_ledger(home) as ledger:
-        rows = query.log(ledger, first=first, limit=limit, kind=kind, campaign=campaign, attempt=attempt)
-        for entry in rows:
-            line = f"{entry.seq:>6} {entry.recorded_at} {entry.kind:<14} {one_line(entry.subject, 200)}"
-            click.echo(line if len(line) <= width() else f"{entry.seq:>6} {entry.kind} {one_line(entry.subject, 200)}")
+        rows = list(query.log(ledger, first=first, limit=limit, kind=kind, campaign=campaign, attempt=attempt))
+        for line in log_lines(rows, width()):
+            click.echo(line)
+        if not rows:
+            click.echo(f"soakledger: no entry of the {ledger.size()} matches", err=True)
 
 
-@group.command()
+@group.command(context_settings={"ignore_unknown_options": True})
 @click.argument("seq", type=click.IntRange(0))
 @home_option
 def show(seq: int, home: str | None) -> None:

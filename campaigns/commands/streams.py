@@ -10,7 +10,10 @@ import errno
 import io
 import os
 import sys
-from typing import TextIO
+from typing import Final, TextIO
+
+_OBEYED: Final = [code for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"]
+_SHOWN: Final = {code: f"\\x{code:02x}" for code in _OBEYED}
 
 
 class Steady(io.TextIOWrapper):
@@ -19,12 +22,21 @@ class Steady(io.TextIOWrapper):
     trouble: OSError | None = None
 
     def write(self, text: str) -> int:
+        """Write; what a terminal would obey and not show is shown: every text of a user's or a file's passes here."""
         if self.trouble is None:
             try:
-                return super().write(text)
+                super().write(text.translate(_SHOWN))
             except OSError as error:
                 self._give_up(error)
         return len(text)
+
+    def write_moving(self, text: str) -> None:
+        """Write our own line that moves on a terminal, with the bytes that move it."""
+        if self.trouble is None:
+            try:
+                super().write(text)
+            except OSError as error:
+                self._give_up(error)
 
     def flush(self) -> None:
         if self.trouble is None:

@@ -85,20 +85,29 @@ def test_a_table_is_aligned_where_it_fits_and_wrapped_where_it_does_not() -> Non
     assert table_lines(("attempt", "verdict"), [], 40) == ["attempt  verdict"]
 
 
-def test_a_log_leaves_out_the_time_where_there_is_no_room_for_it() -> None:
+def test_a_log_has_the_time_on_every_line_and_says_what_was_amended() -> None:
     ledger = HandWritten()
     ledger.add("genesis", "", {})
+    ledger.add("registration", "soak-n12", {"parent_seq": None, "weaker": []})
+    ledger.add("registration", "soak-n12", {"parent_seq": 1, "weaker": [{"field": "reps"}]})
     ledger.add("attempt_open", "soak-n12/1", {})
     assert log_lines(ledger.rows, 80) == [
-        "seq  recorded                     kind          subject",
-        "0    2026-11-30 20:41:00.512 UTC  genesis",
-        "1    2026-11-30 20:41:01.512 UTC  attempt_open  soak-n12/1",
+        "seq  UTC       kind          subject",
+        "2026-11-30",
+        "0    20:41:00  genesis",
+        "1    20:41:01  registration  soak-n12",
+        "2    20:41:02  registration  soak-n12 (amended, weaker)",
+        "3    20:41:03  attempt_open  soak-n12/1",
     ]
     assert log_lines(ledger.rows, 40) == [
-        "seq  kind          subject",
-        "0    genesis",
-        "1    attempt_open  soak-n12/1",
+        "2026-11-30",
+        "0  20:41:00  genesis",
+        "1  20:41:01  registration  soak-n12",
+        "2  20:41:02  registration  soak-n12",
+        "  (amended, weaker)",
+        "3  20:41:03  attempt_open  soak-n12/1",
     ]
+    assert log_lines([], 80) == []
 
 
 def test_an_audit_names_each_fault_with_both_sides() -> None:
