@@ -101,11 +101,12 @@ def _require_text(arguments: list[str]) -> None:
 
 def _told(error: Exception) -> int:
     """Say what a user can mend, and give its status; anything else is ours and is raised again."""
-    from receipts.errors import SoakledgerError
+    from receipts.errors import FaultsError, SoakledgerError
 
     if isinstance(error, SoakledgerError):
         for line in error.details:
-            sys.stderr.write(f"{line}\n")
+            # Faults are equals; a difference is only shown beside the reason.
+            sys.stderr.write(f"soakledger: {line}\n" if isinstance(error, FaultsError) else f"{line}\n")
         _say(error.headline if error.next_step is None else f"{error.headline}; next: {error.next_step}")
         return exits.of_error(error)
     if isinstance(error, OSError) and error.filename is not None:

@@ -51,13 +51,13 @@ class FaultsError(InputError):
 
     @property
     def headline(self) -> str:
-        """The one fault, or how many there are."""
-        return self.faults[0] if len(self.faults) == 1 else f"{len(self.faults)} faults"
+        """The last fault."""
+        return self.faults[-1]
 
     @property
     def details(self) -> tuple[str, ...]:
-        """Every fault where there are several."""
-        return self.faults if len(self.faults) > 1 else ()
+        """Every other fault."""
+        return self.faults[:-1]
 
 
 class CanonicalError(InputError):

@@ -108,7 +108,9 @@ def test_a_registration_is_frozen_and_a_second_time_changes_nothing(tmp_path: Pa
     assert first.stdout.splitlines()[1:] == again.stdout.splitlines()[1:]
     assert "is registered already, entry 1" in again.stdout
     log = soakledger("ledger", "log", cwd=tmp_path).stdout
-    assert [line.split()[2] for line in log.splitlines()] == ["genesis", "registration"]
+    header, _day, *entries = log.splitlines()
+    assert header.split() == ["seq", "UTC", "kind", "subject"]
+    assert [line.split()[2] for line in entries] == ["genesis", "registration"]
     assert soakledger("ledger", "verify", cwd=tmp_path).returncode == 0
 
 
