@@ -10,10 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from campaigns.spec import CampaignSpec, Criterion, SeededPrompt, SoakStage, resolve, samples_of
-from campaigns.verdict import MOST_DEATHS
 from ledger.entry import MAX_DOCUMENT_BYTES
 from receipts import canonical
-from receipts.metrics import METRICS
+from receipts.metrics import METRICS, MOST_DEATHS
 
 MAX_REASON_BYTES: Final = 4096
 """Longest reason of an amendment, in UTF-8."""

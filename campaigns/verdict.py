@@ -23,10 +23,6 @@ JOURNAL_BROKEN: Final = "journal-broken"
 """The deviation that intake writes when the lane's journal is not what it was, or has a gap."""
 
 
-MOST_DEATHS: Final = 64
-"""Deaths that one criterion lists: a verdict is one entry, however often a producer died. All of them are counted."""
-
-
 @dataclass(frozen=True)
 class EntryView:
     """What the judge sees of an entry."""
@@ -224,7 +220,7 @@ def _criterion(
     judgement = criteria.evaluate(criterion, metric, samples)
     document = criteria.document(criterion, judgement, metric, samples)
     if deaths is not None and deaths.found:
-        document["deaths"] = list(deaths.found[:MOST_DEATHS])
+        document["deaths"] = list(deaths.found[: metrics.MOST_DEATHS])
     return document
 
 
