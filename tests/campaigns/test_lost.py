@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
+import io
 import os
-from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import MagicMock
 
 import pytest
 from judged import Attempt, criterion
-from judged_ledger import clean_attempt, new_ledger, put, refs, still_clock, verdicts
+from judged_ledger import DIGEST, clean_attempt, new_ledger, put, refs, still_clock, verdicts
 
 from campaigns import judging, runner
 from campaigns.lost import abandon_lost, judge_late_deaths, started_producer
+from campaigns.progress import PlainProgress
+from campaigns.registration import Registered
 from ledger.audit import verify
 from ledger.store import Ledger
+from producer import identity as identities
 from producer.host import linux
 from producer.journal import Journal
+from producer.lane import Lane, LaneConfig
+from receipts import canonical
 from receipts.clock import HostClock
-from receipts.events import RitualEvent, StartEvent
+from receipts.events import DeathEvent, RitualEvent, StartEvent
 from receipts.kinds import Instance
+from receipts.leaves import Registration
 from receipts.store import write_exclusive
 
 
@@ -184,38 +188,115 @@ class Opened(Exception):
     """The launch got as far as opening its attempt."""
 
 
-def test_a_launch_takes_the_journal_in_then_settles_and_only_then_opens_its_attempt(
-    monkeypatch: pytest.MonkeyPatch,
+class UntilOpened(PlainProgress):
+    """Ends the launch where it says that its attempt is open; keeps what was said."""
+
+    def __init__(self) -> None:
+        super().__init__(stream=io.StringIO())
+        self.said: list[str] = []
+
+    def say(self, text: str) -> None:
+        self.said.append(text)
+        if "opened as entry" in text:
+            raise Opened
+
+
+LANE = """\
+schema = "soakledger/lane/1"
+name = "loopback"
+[host.here]
+control = "local"
+address = "127.0.0.1"
+interface = "lo"
+[producer]
+host = "here"
+runtime = "process"
+key = "producer-handoff.key"
+work_dir = "work"
+checkpoint = "checkpoint"
+identity = "identity.json"
+lease = "gpu.lock"
+kv_cache_memory_bytes = 1073741824
+context_tokens = 8192
+chunk_tokens = 1024
+threads = 2
+[receiver]
+host = "here"
+work_dir = "receiver-work"
+memory_limit_bytes = 2147483648
+enrolled = "enrolled/"
+producer_mode = "native"
+key = "handoff.key"
+[orchestrator]
+host = "here"
+[ports]
+handoff = 47900
+probe = 47901
+control = 47902
+[path]
+kind = "loopback"
+transfer = "after"
+"""
+
+
+def enrolled_lane(ledger: Ledger, folder: Path) -> Lane:
+    """A lane without a process, enrolled in this ledger."""
+    identity = {"format": "soakledger/identity/1", "geometry": {"vocab_size": 50_000, "context_tokens": 8192}}
+    (folder / "identity.json").write_bytes(canonical.file_bytes(identity))
+    (folder / "lane.toml").write_text(LANE, "utf-8")
+    (folder / "work").mkdir()
+    first = next(iter(ledger.entries(kinds={"enrollment"})))
+    digests = {"identity_sha256": identities.digest(identity), "cache_identity": DIGEST, "handoff_key_id": DIGEST}
+    ledger.append("enrollment", "loopback", first.data | {"identity": identity, "template_sha256": {}} | digests)
+    return LaneConfig.load(folder / "lane.toml")
+
+
+def write_journal(lane: Lane, attempt: Attempt) -> None:
+    """The journal on the producer's host: what the ledger has of it, and the last death, which it lacks."""
+    folder = Journal(lane.producer.work_dir, "loopback", HostClock("here")).folder
+    folder.mkdir(parents=True)
+    records = [entry.data["record"] for entry in attempt.entries if entry.kind == "process_event"]
+    for record in records[:-1]:
+        (folder / f"{record['n']:08d}.json").write_bytes(canonical.file_bytes(record))
+    clock = HostClock("here", boot_id="b", clock="boottime", stamp=lambda: attempt.at, awake=lambda: attempt.at)
+    body = records[-1]["body"]
+    Journal(lane.producer.work_dir, "loopback", clock).append(
+        DeathEvent(
+            instance=Instance(**body["instance"]), site="watchdog", status=75, signal=None, reason="r", uptime_ns=None,
+            last_handoff_id=None, died_ns=body["died_ns"], observed_by="keeper",
+        )
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("lost", [True, False], ids=["its attempt was lost", "its attempt was judged PASS"])
+def test_a_death_that_the_journal_alone_knows_of_is_judged_before_the_next_attempt_opens(
+    ledger: Ledger, tmp_path: Path, lost: bool
 ) -> None:
-    done: list[str] = []
-    verdict = SimpleNamespace(subject="soak-n12/1", data={"verdict": "FAIL"})
-
-    def opened(*_: object) -> None:
-        raise Opened
-
-    def step(name: str, result: object = None) -> Callable[..., object]:
-        return lambda *_: (done.append(name), result)[1]
-
-    for name in (
-        "current_enrollment",
-        "stage_tables",
-        "_require_free",
-        "Journal",
-    ):
-        monkeypatch.setattr(runner, name, lambda *_: MagicMock())
-    monkeypatch.setattr(runner, "check_against_model", lambda *_: ())
-    monkeypatch.setattr(runner.preflight, "require_disk", lambda _: None)
-    monkeypatch.setattr(runner, "lane_held", lambda *_: nullcontext())
-    monkeypatch.setattr(runner, "Enrollment", MagicMock())
-    monkeypatch.setattr(runner, "HostClock", MagicMock())
-    monkeypatch.setattr(runner, "Intake", lambda *_: SimpleNamespace(take=step("take")))
-    monkeypatch.setattr(runner, "abandon_lost", step("abandon"))
-    monkeypatch.setattr(runner, "judge_late_deaths", step("late", [verdict]))
-    monkeypatch.setattr(runner, "_open", opened)
-    progress = SimpleNamespace(say=done.append)
+    """The launch takes the journal in, settles what went before, and only then opens its attempt."""
+    if lost:
+        attempt = clean_attempt(closed=False)
+        put(ledger, attempt)
+    else:
+        attempt = judged_attempt(ledger)
+    attempt.at -= 10**9 if lost else 0
+    attempt.death()
+    lane = enrolled_lane(ledger, tmp_path)
+    write_journal(lane, attempt)
+    registration = next(iter(ledger.entries(kinds={"registration"})))
+    registered = Registered(registration, Registration.read(registration.data), False)
+    before, progress = ledger.size(), UntilOpened()
     with pytest.raises(Opened):
-        runner.launch(MagicMock(), MagicMock(), MagicMock(), {}, progress)  # type: ignore[arg-type]
-    assert done == ["take", "abandon", "late", "a death came in late: soak-n12/1 is judged again, FAIL"]
+        runner.launch(ledger, lane, registered, {}, progress)
+    settled = [entry for entry in ledger.entries(before) if entry.kind != "deviation"]
+    assert [entry.kind for entry in settled] == [
+        "process_event", *(["attempt_abandoned"] if lost else []), "verdict", "attempt_open",
+    ]  # fmt: skip
+    judged, opened = settled[-2:]
+    assert (judged.subject, opened.subject) == ("soak-n12/1", "soak-n12/2")
+    # A death that was not taken in first would not count.
+    assert (judged.data["verdict"], criterion(judged.data, "no-producer-death")["outcome"]) == ("FAIL", "not_met")
+    if not lost:
+        assert "a death came in late: soak-n12/1 is judged again, FAIL" in progress.said
 
 
 # Producers of lost attempts
@@ -232,9 +313,6 @@ class TickingClock:
 
 OURS = Instance(host="here", boot_id="b", pid=7, start_ticks="70")
 ANOTHER = Instance(host="here", boot_id="b", pid=8, start_ticks="80")
-
-
-DIGEST = "sha256:" + "a" * 64
 
 
 def standing(instance: Instance) -> StartEvent:
