@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +14,7 @@ from judged import Attempt, criterion
 from judged_ledger import DIGEST, clean_attempt, new_ledger, put, refs, still_clock, verdicts
 
 from campaigns import judging, runner
-from campaigns.lost import abandon_lost, judge_late_deaths, started_producer
+from campaigns.lost import abandon_lost, judge_late_records, started_producer
 from campaigns.progress import PlainProgress
 from campaigns.registration import Registered
 from ledger.audit import verify
@@ -115,15 +116,17 @@ def judged_attempt(ledger: Ledger) -> Attempt:
 def take_in(ledger: Ledger, attempt: Attempt, lane: str = "loopback") -> None:
     """Append the last hand-written record the way intake does."""
     data = attempt.entries[-1].data
-    record = data["record"] | {"lane": lane}
-    ledger.append("process_event", f"{lane}/{record['n']}", data | {"record": record, "merged_n": []})
+    record = data["record"] | {"lane": lane, "at_ns": str(attempt.at)}
+    digest = canonical.sha256(canonical.file_bytes(record))
+    attempt.entries[-1] = replace(attempt.entries[-1], data=data | {"record": record, "record_sha256": digest})
+    ledger.append("process_event", f"{lane}/{record['n']}", attempt.entries[-1].data | {"merged_n": []})
 
 
 def test_a_death_that_came_in_after_the_verdict_causes_a_further_one(ledger: Ledger) -> None:
     attempt = judged_attempt(ledger)
     attempt.death(site="not_known", status=None)
     take_in(ledger, attempt)
-    further = judge_late_deaths(ledger, "loopback")
+    further = judge_late_records(ledger, "loopback")
     assert list(refs(verdicts(ledger))) == ["SOAK_VERDICT.json", "SOAK_VERDICT.2.json"]
     assert further == verdicts(ledger)[1:]
     first, second = (entry.data for entry in verdicts(ledger))
@@ -133,7 +136,7 @@ def test_a_death_that_came_in_after_the_verdict_causes_a_further_one(ledger: Led
     ]
     # The first stays what it was, the second is what judging again gives, and it is final.
     assert judging.rejudge(ledger, "soak-n12", 1).document == second
-    assert judge_late_deaths(ledger, "loopback") == []
+    assert judge_late_records(ledger, "loopback") == []
 
 
 def test_a_further_record_of_a_death_that_was_judged_is_no_news(ledger: Ledger) -> None:
@@ -141,7 +144,7 @@ def test_a_further_record_of_a_death_that_was_judged_is_no_news(ledger: Ledger) 
     for site in ("watchdog", "not_known"):
         attempt.death(site=site)
         take_in(ledger, attempt)
-        judge_late_deaths(ledger, "loopback")
+        judge_late_records(ledger, "loopback")
     assert [entry.data["verdict"] for entry in verdicts(ledger)] == ["PASS", "FAIL"]
 
 
@@ -152,7 +155,7 @@ def test_a_death_before_the_attempt_or_behind_its_close_is_no_part_of_it(ledger:
         attempt.at = at
         attempt.death(pid=pid)  # a tenth of a second from then
         take_in(ledger, attempt)
-    assert judge_late_deaths(ledger, "loopback") == []
+    assert judge_late_records(ledger, "loopback") == []
 
 
 def test_a_death_of_another_lane_or_host_is_no_part_of_it(ledger: Ledger) -> None:
@@ -162,7 +165,7 @@ def test_a_death_of_another_lane_or_host_is_no_part_of_it(ledger: Ledger) -> Non
     attempt.death()
     take_in(ledger, attempt, "elsewhere")
     for lane in ("loopback", "elsewhere"):
-        assert judge_late_deaths(ledger, lane) == []
+        assert judge_late_records(ledger, lane) == []
 
 
 def test_an_abandoned_attempt_reaches_to_the_lanes_next_one(ledger: Ledger) -> None:
@@ -177,8 +180,59 @@ def test_an_abandoned_attempt_reaches_to_the_lanes_next_one(ledger: Ledger) -> N
         attempt.at = at
         attempt.death(pid=pid)
         take_in(ledger, attempt)
-        assert len(judge_late_deaths(ledger, "loopback")) == further
+        assert len(judge_late_records(ledger, "loopback")) == further
     assert [entry.data["verdict"] for entry in verdicts(ledger)] == ["INCONCLUSIVE", "FAIL"]
+
+
+# Other records that came in late
+
+
+def judged_over_a_broken_journal(ledger: Ledger) -> Attempt:
+    """Closed and judged INCONCLUSIVE, because its last look found the journal broken."""
+    attempt = clean_attempt()
+    put(ledger, attempt)
+    broken = {"campaign": "soak-n12", "attempt": 1, "what": "journal-broken", "text": "record 2 is missing"}
+    ledger.append("deviation", "soak-n12/1", broken | {"evidence": {"lane": "loopback", "taken": 1}})
+    assert judging.store_verdict(ledger, "soak-n12", 1).document["verdict"] == "INCONCLUSIVE"
+    return attempt
+
+
+def take_in_at(ledger: Ledger, attempt: Attempt, at_ns: int, **changed: str) -> None:
+    """Append a record of a commanded stop that was journalled at ``at_ns``, as intake does."""
+    attempt.event("stop", {})
+    data = attempt.entries[-1].data
+    record = data["record"] | {"at_ns": str(at_ns)} | changed
+    digest = canonical.sha256(canonical.file_bytes(record))
+    ledger.append(
+        "process_event", f"loopback/{record['n']}", data | {"record": record, "record_sha256": digest, "merged_n": []}
+    )
+
+
+def test_a_record_of_the_attempts_time_that_makes_its_journal_whole_causes_a_further_verdict(ledger: Ledger) -> None:
+    attempt = judged_over_a_broken_journal(ledger)
+    take_in_at(ledger, attempt, attempt.at - 10**9)
+    assert judge_late_records(ledger, "loopback") == verdicts(ledger)[1:]
+    assert [entry.data["verdict"] for entry in verdicts(ledger)] == ["INCONCLUSIVE", "DEVIATION"]
+    assert judging.rejudge(ledger, "soak-n12", 1).document["verdict"] == "DEVIATION"
+    assert judge_late_records(ledger, "loopback") == []
+
+
+@pytest.mark.parametrize("why", ["before it", "behind its close", "another host", "another boot"])
+def test_a_record_that_is_not_of_the_attempts_time_causes_none(ledger: Ledger, why: str) -> None:
+    attempt = judged_over_a_broken_journal(ledger)
+    at = {"before it": attempt.started - 1, "behind its close": attempt.at + 1}.get(why, attempt.at - 1)
+    changed = {"another host": {"host": "there"}, "another boot": {"boot_id": "c"}}.get(why, {})
+    take_in_at(ledger, attempt, at, **changed)
+    assert judge_late_records(ledger, "loopback") == []
+
+
+def test_a_record_that_changes_nothing_of_what_is_said_causes_none(ledger: Ledger) -> None:
+    attempt = clean_attempt()
+    put(ledger, attempt)
+    judging.store_verdict(ledger, "soak-n12", 1)
+    take_in_at(ledger, attempt, attempt.at - 10**9)
+    assert judge_late_records(ledger, "loopback") == []
+    assert len(verdicts(ledger)) == 1
 
 
 # In a launch
@@ -296,7 +350,7 @@ def test_a_death_that_the_journal_alone_knows_of_is_judged_before_the_next_attem
     # A death that was not taken in first would not count.
     assert (judged.data["verdict"], criterion(judged.data, "no-producer-death")["outcome"]) == ("FAIL", "not_met")
     if not lost:
-        assert "a death came in late: soak-n12/1 is judged again, FAIL" in progress.said
+        assert "what the journal told late belongs to an attempt: soak-n12/1 is judged again, FAIL" in progress.said
 
 
 # Producers of lost attempts
