@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-import shutil
+import os
 import sys
 from typing import Final, NoReturn
 
@@ -77,7 +77,7 @@ def _run(arguments: list[str]) -> tuple[int, bool]:
     try:
         _require_text(arguments)
         # Click takes no width under 50 by itself; a narrow terminal gets narrow help all the same.
-        width = min(shutil.get_terminal_size((80, 24)).columns, 80)
+        width = min(_columns(), 80)
         result = root.main(args=arguments, prog_name="soakledger", standalone_mode=False, terminal_width=width)
         sys.stdout.flush()
         return (result, True) if isinstance(result, int) else (exits.DONE, False)
@@ -91,6 +91,20 @@ def _run(arguments: list[str]) -> tuple[int, bool]:
         return exits.of_signal(2), True
     except Exception as error:
         return _told(error), True
+
+
+def _columns() -> int:
+    """Columns of $COLUMNS, of the terminal, or 80: as ``shutil`` says, which loads three compressors for it."""
+    try:
+        told = int(os.environ["COLUMNS"])
+    except (KeyError, ValueError):
+        told = 0
+    if told > 0:
+        return told
+    try:
+        return os.get_terminal_size(sys.__stdout__.fileno()).columns or 80  # type: ignore[union-attr]
+    except (AttributeError, ValueError, OSError):
+        return 80
 
 
 def _require_text(arguments: list[str]) -> None:

@@ -124,7 +124,10 @@ def _holds(ledger: Ledger, path: str, data: bytes) -> bool:
 
 
 def check_files(ledger: Ledger, campaign: str, attempt: int) -> None:
-    """Every ref of the attempt against its file, and each stage's numbers for gaps. Raises EvidenceError."""
+    """Every ref of the attempt against its file, each stage's numbers for gaps, each handoff against its intent.
+
+    Raises EvidenceError with every fault.
+    """
     faults = []
     prefix = attempt_folder(campaign, attempt) + "/"
     receipts = list(ledger.entries(kinds={"receipt"}, subject_prefix=prefix))
@@ -138,12 +141,36 @@ def check_files(ledger: Ledger, campaign: str, attempt: int) -> None:
         for entry in ledger.entries(kinds={"attempt_close"}, subject=f"{campaign}/{attempt}")
     ]
     faults += check_numbers([*views, *closes], attempt)
+    faults += check_intents(views)
     if faults:
         raise EvidenceError(
             "the evidence of this attempt is not whole\n" + "\n".join(f"  {fault}" for fault in faults),
             where=f"{campaign}/{attempt}",
             next_step="run `soakledger ledger verify`, and put the original files back",
         )
+
+
+def check_intents(receipts: Sequence[EntryView]) -> list[str]:
+    """Handoffs that are not the one that the last intent of their place announced, each with what differs.
+
+    An intent is durable before its act, so a runner cannot write such a receipt. A handoff without an intent is none
+    of these: a missing entry makes nothing up.
+    """
+    announced: dict[tuple[Any, ...], EntryView] = {}
+    faults = []
+    for entry in receipts:
+        body, place = entry.data["body"], tuple(entry.data[key] for key in ("stage", "case", "run", "rep"))
+        if entry.data["kind"] == "intent":
+            if body.get("action") == "handoff":
+                announced[place] = entry
+        elif entry.data["kind"] == "handoff" and (intent := announced.get(place)) is not None:
+            faults += [
+                f"{entry.subject}: {key} is {body[key]} (entry {entry.seq}), and its intent {intent.subject} "
+                f"announced {intent.data['body'][key]} (entry {intent.seq})"
+                for key in ("handoff_id", "prompt_sha256")
+                if body[key] != intent.data["body"][key]
+            ]
+    return faults
 
 
 def check_numbers(entries: Sequence[EntryView], attempt: int) -> list[str]:

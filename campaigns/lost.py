@@ -1,4 +1,4 @@
-"""What a launch settles first: attempts whose orchestrator is gone, and deaths that came in after the verdict.
+"""What a launch settles first: attempts whose orchestrator is gone, and records that came in after the verdict.
 
 Of its own lane and host only: of another lane's attempts neither the journal was taken in nor the lock is held.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from campaigns import judging
 from ledger.entry import Entry
@@ -94,23 +94,20 @@ def _first_start_after(journal: Journal, intent: dict[str, Any]) -> dict[str, An
     return None
 
 
-# Deaths that came in late
+# Records that came in late
 
 
-def judge_late_deaths(ledger: Ledger, lane: str) -> list[Entry]:
-    """A further verdict on each judged attempt of the lane in whose time a death lies that its last verdict lacks.
+def judge_late_records(ledger: Ledger, lane: str) -> list[Entry]:
+    """A further verdict on each judged attempt of the lane to which a record belongs that its last verdict lacks.
 
-    Rests on the entries alone, so that a run that was killed between intake and here is made good by the next one.
-    Returns the new verdicts' entries.
+    A death always causes one; any other record only where the judge now says something else, as it does when a journal
+    that could not be read is whole again. Rests on the entries alone, so that a run that was killed between intake and
+    here is made good by the next one. Returns the new verdicts' entries.
     """
-    deaths = [
-        entry
-        for entry in ledger.entries(kinds={"process_event"}, subject_prefix=f"{lane}/")
-        if entry.data["record"]["kind"] == "death"
-    ]
+    records = list(ledger.entries(kinds={"process_event"}, subject_prefix=f"{lane}/"))
     further = []
-    for judged in list(_judged(ledger, lane)) if deaths else []:
-        if _late(judged, deaths):
+    for judged in list(_judged(ledger, lane)):
+        if _has_late_death(judged, records) or (_has_late_record(judged, records) and _is_overtaken(ledger, judged)):
             verdict = judging.store_verdict(ledger, judged.opened.campaign, judged.opened.attempt).entry
             assert verdict is not None
             further.append(verdict)
@@ -122,9 +119,16 @@ class _JudgedAttempt:
     """An attempt with a verdict: what that saw, and the time that the attempt took on its own clock."""
 
     opened: AttemptOpen
-    to_seq: int
+    verdict: dict[str, Any]
     end_ns: int | None
     """None while nothing says when it was over."""
+
+    @property
+    def to_seq(self) -> int:
+        return int(self.verdict["receipts"]["to_seq"])
+
+    def spans(self, at_ns: int) -> bool:
+        return int(self.opened.at_ns) < at_ns and (self.end_ns is None or at_ns <= self.end_ns)
 
 
 def _judged(ledger: Ledger, lane: str) -> Iterator[_JudgedAttempt]:
@@ -144,19 +148,36 @@ def _judged(ledger: Ledger, lane: str) -> Iterator[_JudgedAttempt]:
         )
         following = next(later, None)
         end = close.data["at_ns"] if close is not None else following.at_ns if following is not None else None
-        yield _JudgedAttempt(opened, int(verdict.data["receipts"]["to_seq"]), None if end is None else int(end))
+        yield _JudgedAttempt(opened, verdict.data, None if end is None else int(end))
 
 
-def _late(judged: _JudgedAttempt, deaths: Sequence[Entry]) -> bool:
-    opened, start_ns = judged.opened, int(judged.opened.at_ns)
+def _has_late_death(judged: _JudgedAttempt, records: Sequence[Entry]) -> bool:
+    opened = judged.opened
 
     def inside(known: Sequence[Entry]) -> list[dict[str, Any]]:
         found = metrics.deaths_on([entry.data for entry in known], opened.host, opened.boot_id)
-        return [
-            dict(body)
-            for died_ns, body, _ in found
-            if start_ns < died_ns and (judged.end_ns is None or died_ns <= judged.end_ns)
-        ]
+        return [dict(body) for died_ns, body, _ in found if judged.spans(died_ns)]
 
     # A second record of a death that was known then is no news.
-    return inside(deaths) != inside([entry for entry in deaths if entry.seq <= judged.to_seq])
+    return inside(records) != inside([entry for entry in records if entry.seq <= judged.to_seq])
+
+
+def _has_late_record(judged: _JudgedAttempt, records: Sequence[Entry]) -> bool:
+    opened = judged.opened
+    return any(
+        entry.seq > judged.to_seq
+        and (record := entry.data["record"])["host"] == opened.host
+        and record["boot_id"] == opened.boot_id
+        and judged.spans(int(record["at_ns"]))
+        for entry in records
+    )
+
+
+_OF_ITS_MOMENT: Final = ("receipts", "earlier_in_family", "evaluator")
+"""Members of a verdict that say when it was made and by whom, and nothing of the attempt."""
+
+
+def _is_overtaken(ledger: Ledger, judged: _JudgedAttempt) -> bool:
+    """Whether the judge says something else of the attempt over all that is there now."""
+    now = judging.compute(ledger, judged.opened.campaign, judged.opened.attempt, ledger.size() - 1)
+    return any(now[name] != judged.verdict[name] for name in now if name not in _OF_ITS_MOMENT)

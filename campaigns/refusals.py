@@ -1,6 +1,6 @@
 """What a spec is refused for before it may be registered, all at once, each with line and key. Pure.
 
-``read_spec`` is the door: bytes in, a spec that can be judged out.
+``read_spec`` is the door: bytes in, a spec that can be judged out. How large it may be is in ``campaigns/sizes.py``.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any, Final, Protocol
 
 from pydantic import TypeAdapter, ValidationError
 
+from campaigns import sizes
 from campaigns.spec import (
     CampaignSpec,
     Criterion,
@@ -26,6 +27,7 @@ from campaigns.spec import (
     samples_of,
 )
 from receipts import lint
+from receipts.lint import Fault
 from receipts.names import quoted
 from receipts.nearest import nearest
 from receipts.toml_lines import KeyPath
@@ -110,7 +112,8 @@ def read_spec(raw: bytes, source: str, metrics: Metrics | None = None) -> Campai
     """Read a spec strictly. FaultsError with every fault of form and of meaning, ordered by line."""
     inspection = lint.inspect(lint.parse_document(raw, source), CampaignSpec)
     table = known_metrics() if metrics is None else metrics
-    return inspection.checked(inspection.fault(*found) for found in _refusals(inspection.data, table))
+    spec = inspection.checked(inspection.fault(*found) for found in _refusals(inspection.data, table))
+    return inspection.checked(Fault(1, (), what) for what in sizes.refusals(spec, raw.decode("utf-8"), table))
 
 
 def check_against_lane(spec: CampaignSpec, lane: LaneTerms, metrics: Metrics | None = None) -> tuple[str, ...]:

@@ -6,14 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from campaigns import registry
+from campaigns import registry, sizes
 from campaigns.registry import LoadedSpec
 from campaigns.spec import FilePrompt, SoakStage, TextPrompt, resolve, resolved_sha256
 from campaigns.weaker import weaker_than
-from ledger.entry import Entry, Ref
+from ledger.entry import MAX_DOCUMENT_BYTES, MAX_LEAF_BYTES, Entry, Ref
 from ledger.reader import LedgerReader
 from ledger.store import Ledger
 from producer.lane import Lane
+from receipts import canonical
 from receipts.errors import InputError
 from receipts.leaves import Registration
 from receipts.store import read_bounded
@@ -40,6 +41,7 @@ def register(ledger: Ledger, loaded: LoadedSpec, resolved: dict[str, Any], reaso
     campaign = loaded.spec.id
     if reason is not None and not reason.strip():
         raise InputError("an empty reason says nothing", where="--reason")
+    require_short(reason)
     ledger.signing_key()  # a lost key is found before the entry that it is to sign over
 
     def build(reader: LedgerReader) -> tuple[str, Any, Ref | None]:
@@ -55,6 +57,13 @@ def register(ledger: Ledger, loaded: LoadedSpec, resolved: dict[str, Any], reaso
         return Registered(unchanged.entry, Registration.read(unchanged.entry.data), False)
     ledger.checkpoint()
     return Registered(entry, Registration.read(entry.data), True)
+
+
+def require_short(reason: str | None) -> None:
+    """Raises InputError for a reason that is longer than a registration keeps."""
+    size = 0 if reason is None else len(canonical.dumps(reason))
+    if size > sizes.MAX_REASON_BYTES:
+        raise InputError(f"the reason has {size} bytes, and the most that is kept is {sizes.MAX_REASON_BYTES}")
 
 
 class _UnchangedError(Exception):
@@ -82,7 +91,7 @@ def _registration(
     reader: LedgerReader, earlier: Sequence[Entry], loaded: LoadedSpec, resolved: dict[str, Any], reason: str | None
 ) -> Registration:
     campaign = loaded.spec.id
-    return Registration(
+    registration = Registration(
         campaign=campaign,
         family=loaded.spec.family,
         spec_sha256=loaded.spec_sha256,
@@ -94,6 +103,25 @@ def _registration(
         reason=reason,
         weaker=_weaker(earlier, resolved),
     )
+    _require_room_for_weaker(registration, loaded)
+    return registration
+
+
+def _require_room_for_weaker(registration: Registration, loaded: LoadedSpec) -> None:
+    """What is weaker stands in the registration and in every verdict: neither may become larger than an entry."""
+    size = len(canonical.dumps(registration.document()))
+    verdict = sizes.verdict_bytes(loaded.spec, weaker=registration.weaker)
+    if size > MAX_LEAF_BYTES - _LEAF_AROUND_BYTES or verdict > MAX_DOCUMENT_BYTES:
+        raise InputError(
+            f"it is weaker than the earlier registrations in {len(registration.weaker)} places, and an entry of the "
+            "ledger holds no more",
+            where=loaded.source,
+            next_step="register what promises so much less under an id of its own; the family may stay",
+        )
+
+
+_LEAF_AROUND_BYTES: Final = 1024
+"""What a leaf holds around a registration: origin, digests, host, tool."""
 
 
 def require_registered(ledger: Ledger, loaded: LoadedSpec, resolved: dict[str, Any]) -> Registered:
@@ -113,7 +141,22 @@ def require_registered(ledger: Ledger, loaded: LoadedSpec, resolved: dict[str, A
             where=loaded.source,
             next_step="launch the registered spec, or register the change as an amendment with --reason",
         )
+    _require_room_for_earlier(ledger, loaded, data)
     return Registered(latest, data, False)
+
+
+def _require_room_for_earlier(ledger: Ledger, loaded: LoadedSpec, data: Registration) -> None:
+    """An attempt whose verdict would not fit is not opened: every verdict names all of its family before it."""
+    opened = (entry.data for entry in ledger.entries(kinds={"attempt_open"}))
+    earlier = [(item["campaign"], item["attempt"]) for item in opened if item["family"] == data.family]
+    size = sizes.verdict_bytes(loaded.spec, weaker=data.weaker, earlier=earlier)
+    if size > MAX_DOCUMENT_BYTES:
+        raise InputError(
+            f"the verdict could have {size} bytes, and the most that an entry takes is {MAX_DOCUMENT_BYTES}: it names "
+            f"each of the {len(earlier)} attempts of the family {data.family}",
+            where=loaded.source,
+            next_step="register it under an id and a family of its own",
+        )
 
 
 def difference(registered: Registration, loaded: LoadedSpec, resolved: dict[str, Any]) -> str:
@@ -206,8 +249,6 @@ def _weaker(earlier: Sequence[Entry], resolved: dict[str, Any]) -> tuple[dict[st
 
 
 def _text(value: Any) -> str | None:
-    from receipts import canonical
-
     return value if value is None or isinstance(value, str) else canonical.dumps(value).decode("utf-8")
 
 

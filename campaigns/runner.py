@@ -16,7 +16,7 @@ from campaigns.attempt import Attempt, StageMarks
 from campaigns.exclusive import lane_held, note_holder
 from campaigns.intake import Intake
 from campaigns.interrupts import Interrupts
-from campaigns.lost import abandon_lost, judge_late_deaths, started_producer
+from campaigns.lost import abandon_lost, judge_late_records, started_producer
 from campaigns.progress import Progress
 from campaigns.refusals import check_against_model
 from campaigns.registration import Registered, stage_tables
@@ -67,8 +67,9 @@ def launch(
         intake = Intake(ledger, Journal(lane.producer.work_dir, lane.name, clock))
         intake.take()  # before lost attempts are judged: what the journal says of them belongs to their evidence
         abandon_lost(ledger, clock, lane.name, campaign)
-        for verdict in judge_late_deaths(ledger, lane.name):
-            progress.say(f"a death came in late: {verdict.subject} is judged again, {verdict.data['verdict']}")
+        for verdict in judge_late_records(ledger, lane.name):
+            told = f"{verdict.subject} is judged again, {verdict.data['verdict']}"
+            progress.say(f"what the journal told late belongs to an attempt: {told}")
         opened = _open(ledger, lane, registered, enrollment, clock)
         attempt = _attempt(ledger, lane, opened, clock, enrollment)
         note_holder(lock, attempt.subject)

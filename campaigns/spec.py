@@ -10,12 +10,12 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from fractions import Fraction
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, field_validator
 
 from receipts import canonical, prompts
-from receipts.names import FreeText, Identifier, Statement, quoted
+from receipts.names import FreeText, Identifier, Statement, UnknownWordError, quoted
 
 SCHEMA: Final = "soakledger/campaign/1"
 UNBUILT_KINDS: Final = (
@@ -29,19 +29,25 @@ _NAMED_AGGREGATES: Final = ("sum", "min", "max", "mean", "median", "distinct", "
 
 
 def exact_number(value: Any) -> Fraction:
-    """A TOML number, or the decimal string of a resolved spec, as a fraction. ValueError for all else."""
+    """A TOML number as a fraction, or one that is a fraction already. ValueError for all else, strings included."""
     if isinstance(value, Fraction):
         return value
-    if isinstance(value, str) and re.fullmatch(r"-?[0-9]{1,40}(\.[0-9]{1,40})?", value):
-        return Fraction(value)
     if isinstance(value, bool) or not isinstance(value, int | Decimal):
-        raise ValueError("must be a number")
+        raise ValueError(f"must be a number, not {_shown(value)}")
     number = Decimal(value) if isinstance(value, int) and value.bit_length() < 128 else value
     if not isinstance(number, Decimal) or not number.is_finite():
         raise ValueError("must be finite and below 10^18")
     if number and (number.adjusted() >= 18 or len(number.as_tuple().digits) > 40 or number.adjusted() < -18):
         raise ValueError("must be 0 or within 10^-18 and 10^18, with at most 40 digits")
     return Fraction(number)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, str):
+        return f"the string {quoted(value)}"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "an array" if isinstance(value, list) else "a table" if isinstance(value, Mapping) else "a time"
 
 
 def decimal_text(value: Fraction) -> str:
@@ -134,6 +140,8 @@ class SoakStage(_Table):
 class UnbuiltStage(BaseModel):
     """A kind that a later release runs; named so that it is refused by name and not as a typing error."""
 
+    OFFERED: ClassVar[bool] = False
+    """Nobody who mistyped a kind is pointed to one that can only be refused."""
     model_config = ConfigDict(extra="allow", frozen=True)
     kind: Literal["link_ceiling", "kill_recovery", "producer_swap", "latch", "ladder", "factor", "parity"]
 
@@ -164,7 +172,8 @@ class Criterion(_Table):
     @classmethod
     def _known_aggregate(cls, value: str) -> str:
         if value not in _NAMED_AGGREGATES and not _PERCENTILE.fullmatch(value):
-            raise ValueError(f"{quoted(value)} is none of {' | '.join(_NAMED_AGGREGATES)} | p1 … p99")
+            listed = f"{' | '.join(_NAMED_AGGREGATES)} | p1 … p99"
+            raise UnknownWordError(f"{quoted(value)} is none of {listed}", _NAMED_AGGREGATES)
         return value
 
     @property
@@ -280,7 +289,17 @@ def resolved_sha256(resolved: Mapping[str, Any]) -> str:
 
 def criteria_of(resolved: Mapping[str, Any]) -> tuple[Criterion, ...]:
     """The criteria of a resolved spec, in its order: what a judge needs from a registration alone."""
-    return tuple(Criterion.model_validate(table) for table in resolved["criterion"])
+    return tuple(
+        Criterion.model_validate({**table, **{key: _fraction(table[key]) for key in ("value", "deviate_to")}})
+        for table in resolved["criterion"]
+    )
+
+
+def _fraction(text: str | None) -> Fraction | None:
+    """The decimal string of a resolved spec: only here is a number written as text."""
+    if text is not None and not re.fullmatch(r"-?[0-9]{1,40}(\.[0-9]{1,40})?", text):
+        raise ValueError(f"{quoted(text)} is no plain decimal")
+    return None if text is None else Fraction(text)
 
 
 def json_schema() -> dict[str, Any]:

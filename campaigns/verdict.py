@@ -220,7 +220,7 @@ def _criterion(
     judgement = criteria.evaluate(criterion, metric, samples)
     document = criteria.document(criterion, judgement, metric, samples)
     if deaths is not None and deaths.found:
-        document["deaths"] = list(deaths.found)
+        document["deaths"] = list(deaths.found[: metrics.MOST_DEATHS])
     return document
 
 

@@ -21,12 +21,11 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from receipts.errors import FaultsError, InputError
-from receipts.names import one_line, quoted
-from receipts.nearest import nearest
-from receipts.toml_lines import KeyPath, LineMap, line_map, path_text
+from receipts.names import UnknownWordError, one_line, quoted
+from receipts.nearest import LIKE_VALUE, nearest
+from receipts.toml_lines import KeyPath, LineMap, line_map, path_text, second_mention
 
 MAX_FILE_BYTES: Final = 1 << 20
-_LIKE_VALUE: Final = 0.5
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -151,6 +150,11 @@ def _syntax_fault(error: Exception, text: str, source: str) -> str:
         line = text.count("\n", 0, number.start()) + 1 if number else 1
         return f"{source}:{line}: not TOML we read: a number is too long"
     what = one_line(message[: place.start()], 200)
+    if re.match(r"Cannot (overwrite|declare|mutate)|Duplicate inline", message):
+        last = int(place.group(1)) if place.group(1) else text.count("\n") + 1
+        if (twice := second_mention(text, last)) is not None:
+            path, first, second = twice
+            return f"{source}:{second}: {path_text(path)}: is defined twice; the first stands in line {first}"
     if place.group(1) is None:
         return f"{source}:{text.rstrip().count(chr(10)) + 1}: not TOML: {what} (at the end of the file)"
     return f"{source}:{place.group(1)}: not TOML: {what} (column {place.group(2)})"
@@ -204,6 +208,11 @@ def _choice(members: Sequence[Any], discriminator: str) -> _Shape:
     return _Shape("choice", members=by_tag, discriminator=discriminator)
 
 
+def _offered(members: Mapping[str, type[BaseModel]]) -> list[str]:
+    """The tags to offer for a mistyped one: a model with ``OFFERED = False`` names what can only be refused."""
+    return [tag for tag, model in members.items() if getattr(model, "OFFERED", True)]
+
+
 def _fields(model: type[BaseModel]) -> dict[str, FieldInfo]:
     return {field.alias or name: field for name, field in model.model_fields.items()}
 
@@ -243,10 +252,11 @@ class _Speller:
             value = self._renamed(value, {likely[0]: key}, path)
         tag = value[key]
         if isinstance(tag, str) and tag not in members:
-            meant = nearest(tag, members, _LIKE_VALUE)
+            offered = _offered(members)
+            meant = nearest(tag, offered, LIKE_VALUE)
             if meant is None:
                 return value, None
-            self._report((*path, key), _none_of(tag, list(members)), meant)
+            self._report((*path, key), _none_of(tag, offered), meant)
             return {**value, key: meant}, members[meant]
         return value, members.get(tag) if isinstance(tag, str) else None
 
@@ -296,15 +306,17 @@ def _told(found: Any, model: type[BaseModel]) -> tuple[KeyPath, str, str | None]
     path, shape = _placed(found["loc"], model)
     kind, given, context = found["type"], found["input"], found.get("ctx", {})
     if kind == "union_tag_invalid":
-        tags = list(shape.members or {})
+        tags = _offered(shape.members or {})
         return (*path, shape.discriminator), _none_of(given[shape.discriminator], tags), None
     if kind == "union_tag_not_found":
         return (*path, shape.discriminator), "is required but missing", None
     if kind == "literal_error":
-        meant = nearest(given, shape.words, _LIKE_VALUE) if isinstance(given, str) else None
+        meant = nearest(given, shape.words, LIKE_VALUE) if isinstance(given, str) else None
         return path, _none_of(given, shape.words), meant
     if kind == "value_error":
-        return path, one_line(str(context["error"]), 400), None
+        error = context["error"]
+        words = error.words if isinstance(error, UnknownWordError) and isinstance(given, str) else ()
+        return path, one_line(str(error), 400), nearest(str(given), words, LIKE_VALUE)
     telling = _TELLING.get(kind)
     what = telling(context, given) if telling else found["msg"][:1].lower() + found["msg"][1:]
     return path, one_line(what, 400), None

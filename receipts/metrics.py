@@ -7,7 +7,7 @@ function gives an Observation: the value, or why there is none to trust.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Final, Literal
@@ -145,6 +145,8 @@ ACKNOWLEDGED: Final = "handoff.acknowledged"
 DEATHS: Final = "producer.deaths"
 BURST: Final = "handoff.burst_gbps"
 BURST_REPS: Final = 3
+MOST_DEATHS: Final = 64
+"""Deaths that one criterion lists: a verdict is one entry, however often a producer died. All of them are counted."""
 ACK_LABEL: Final = b"soakledger/ack/1\n"
 _NO_RECORD: Final = "sha256:" + "0" * 64
 """What record 1 names as the one before it."""
@@ -287,6 +289,21 @@ def deaths_on(events: Sequence[Body], host: str, boot_id: str) -> list[tuple[int
 def journal_n(event: Body) -> int:
     """The number of a taken-in record in its journal."""
     return int(event["record"]["n"])
+
+
+def unobserved(stage: Body, receipts: Iterable[Body]) -> list[tuple[int, int]]:
+    """(run, rep) of each registered rep of a soak (its resolved table) that no handoff receipt speaks of, in order.
+
+    A verdict says how many samples are missing; which reps nobody observed is derived here and nowhere else. One that
+    was cut short was observed to its interruption and is none of these.
+    """
+    seen = {
+        (item["run"], item["rep"])
+        for item in receipts
+        if item["kind"] == "handoff" and item["stage"] == stage["name"] and item["case"] is None
+    }
+    places = itertools.product(range(1, stage["runs"] + 1), range(1, stage["reps"] + 1))
+    return [place for place in places if place not in seen]
 
 
 def measure_receipt(envelope: Mapping[str, Any]) -> list[tuple[str, str, str]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Final
 
 from pydantic import AfterValidator, BeforeValidator, Strict, WithJsonSchema
@@ -21,6 +21,14 @@ BLAKE3_PATTERN: Final = r"blake3:[0-9a-f]{64}"
 MAX_FREE_TEXT_CHARACTERS: Final = 16_384
 MAX_TOLD_BYTES: Final = 4096
 """Longest free text of one field: a leaf must stay under 48 KiB (DESIGN section 6)."""
+
+
+class UnknownWordError(ValueError):
+    """A value is none of ``words``: a model's validator raises it, and whoever tells the fault offers the nearest."""
+
+    def __init__(self, what: str, words: Sequence[str]) -> None:
+        super().__init__(what)
+        self.words = tuple(words)
 
 
 def is_identifier(text: str) -> bool:

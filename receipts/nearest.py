@@ -7,7 +7,9 @@ from difflib import SequenceMatcher
 from typing import Final
 
 SAME_WORD: Final = 0.6
-"""Likeness from which a mistyped key is taken for another; enum values are offered from 0.5."""
+"""Likeness from which a mistyped key is taken for another."""
+LIKE_VALUE: Final = 0.5
+"""Likeness from which a value is offered for a mistyped one."""
 
 
 def nearest(word: str, candidates: Iterable[str], likeness: float = SAME_WORD) -> str | None:

@@ -45,6 +45,28 @@ def line_map(text: str) -> LineMap:
     return LineMap(scanner.lines)
 
 
+def second_mention(text: str, line: int) -> tuple[KeyPath, int, int] | None:
+    """(key path, line of the first, line of the second) of what ``text`` defines twice, at or above ``line``.
+
+    For text that ``tomllib`` refused because of it; None where no such key is found. A part of a dotted key that is
+    a value already counts as its second mention.
+    """
+    scanner = _Scanner(text, once=True)
+    try:
+        scanner.document()
+    except _TwiceError as twice:
+        return None if twice.second > line else (twice.path, twice.first, twice.second)
+    except (AssertionError, IndexError, KeyError, ValueError):
+        pass  # what is no TOML further down is not ours to judge
+    return None
+
+
+class _TwiceError(Exception):
+    def __init__(self, path: KeyPath, first: int, second: int) -> None:
+        super().__init__(path)
+        self.path, self.first, self.second = path, first, second
+
+
 def path_text(path: KeyPath) -> str:
     """``stage[1].prompt.seed``; a key that is not bare is quoted, on one line whatever it holds."""
     shown = ""
@@ -58,10 +80,13 @@ def path_text(path: KeyPath) -> str:
 
 
 class _Scanner:
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, *, once: bool = False) -> None:
         self.text = text.replace("\r\n", "\n")
         self.at = 0
         self.lines: dict[KeyPath, int] = {}
+        self._once = once
+        self._defined: dict[KeyPath, int] = {}  # values, headers and what dotted keys made: none may come again
+        self._values: set[KeyPath] = set()
         self._last_item: dict[KeyPath, int] = {}  # array of tables → index of the table that is open
         self._counted_to = 0
         self._line = 1
@@ -110,19 +135,39 @@ class _Scanner:
         path = (*path, keys[-1])
         if brackets == 2:
             self._mark(path, line)
+            if path not in self._last_item:
+                self._define(path, line)
             self._last_item[path] = self._last_item.get(path, -1) + 1
             path = (*path, self._last_item[path])
+        self._define(path, line)
         self.lines[path] = line  # a header says more than an earlier mention as somebody's parent
         return path
 
     def _key_value(self, table: KeyPath) -> None:
         line = self._here()
         path = table
-        for key in self._dotted_key():
+        *parents, last = self._dotted_key()
+        made = []
+        for key in parents:
             path = (*path, key)
             self._mark(path, line)
+            if path in self._values:
+                self._define(path, line)
+            made.append(path)
+        path = (*path, last)
+        self._mark(path, line)
+        self._define(path, line)
+        for parent in made:
+            self._defined.setdefault(parent, line)
+        self._values.add(path)
         self.at += 1  # the equals sign
         self._value(path)
+
+    def _define(self, path: KeyPath, line: int) -> None:
+        """``path`` is given its one meaning here; a second one is what ``second_mention`` looks for."""
+        if self._once and path in self._defined:
+            raise _TwiceError(path, self._defined[path], line)
+        self._defined[path] = line
 
     def _dotted_key(self) -> list[str]:
         keys = []

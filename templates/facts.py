@@ -5,12 +5,13 @@ An identity of another release may lack members; what is not there is left out, 
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from templates.rows import RepRow
+from receipts import metrics
 from templates.words import MISSING, counted
 
 _GIB: Final = 1 << 30
@@ -88,17 +89,14 @@ def is_emulated(identity: Mapping[str, Any]) -> bool:
     return quantised and bool(numerics.get("cpu_model")) and not numerics.get("gpu")
 
 
-def unobserved(spec: Mapping[str, Any], reps: Iterable[RepRow]) -> tuple[str, ...]:
-    """The registered reps that no receipt speaks of: ``run 1: reps 10 to 12``."""
-    seen = Counter((row.run, row.rep) for row in reps if row.case is None)
+def unobserved(spec: Mapping[str, Any], receipts: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """The registered reps that no receipt speaks of: ``run 1: reps 10 to 12``; of several soaks each by its name."""
+    soaks = [stage for stage in spec["stage"] if stage["kind"] == "soak"]
     found = []
-    for stage in spec["stage"]:
-        if stage["kind"] != "soak":
-            continue
-        for run in range(1, stage["runs"] + 1):
-            missing = [rep for rep in range(1, stage["reps"] + 1) if (run, rep) not in seen]
-            if missing:
-                found.append(f"run {run}: {_ranges(missing)}")
+    for stage in soaks:
+        named = "" if len(soaks) == 1 else f"stage {stage['name']}, "
+        for run, places in itertools.groupby(metrics.unobserved(stage, receipts), key=lambda place: place[0]):
+            found.append(f"{named}run {run}: {_ranges([rep for _, rep in places])}")
     return tuple(found)
 
 

@@ -21,6 +21,8 @@ _LEFT: Final = 40
 _RIGHT: Final = 10
 _TOP: Final = 14
 _BOTTOM: Final = 24
+_STRIP: Final = 18
+"""Height of the strip below the axis in which places stand that nobody observed; only there where one is."""
 _MOST_LABELS: Final = 16
 _MOST_SLOTS: Final = 400
 """Above this many registered reps only what was observed gets a place."""
@@ -88,24 +90,77 @@ def _panel(panel: _Panel, view: Story, slots: list[_Slot]) -> str:
     top = max([highest, *(value for _, value in drawn)]) * 1.12
     deaths = {str(item["rep"]) for item in view.deaths if not item["injected"]}
     step = -(-len(slots) // _MOST_LABELS)
+    strip = _STRIP if any(slot.row is None for slot in slots) else 0
+    height = HEIGHT + strip
     marks = "".join(
-        _mark(index, slot, len(slots), panel, top, labelled=index % step == 0, died=_died(view, slot, deaths))
+        _mark(
+            index,
+            slot,
+            len(slots),
+            panel,
+            top,
+            labelled=index % step == 0,
+            died=_died(view, slot, deaths),
+            height=height,
+        )
         for index, slot in enumerate(slots)
     )
     lines = "".join(_bound_line(text, value, top) for text, value in drawn)
     note = f"; bound {escape(', '.join(beyond))} lies above this scale" if beyond else ""
     described = (
-        f"In order of the handoffs: filled marks are reps, hollow ones controls, a cross is a handoff without this "
-        f"figure, a dot on the axis was never observed{note}."
+        f"In order of the handoffs: filled circles are reps, hollow ones controls, a cross is a handoff without this "
+        f"figure, an open square in the strip below the axis was not observed{note}."
     )
     ids = f"plot-{panel.key}"
     return (
         f'<figure class="plot"><figcaption>{escape(panel.title)}, {escape(panel.unit)}{note}</figcaption>'
-        f'<svg role="img" aria-labelledby="{ids}-title {ids}-desc" viewBox="0 0 {WIDTH} {HEIGHT}">'
+        f'<svg role="img" aria-labelledby="{ids}-title {ids}-desc" viewBox="0 0 {WIDTH} {height}">'
         f'<title id="{ids}-title">{escape(panel.title)}, {escape(panel.unit)}</title>'
         f'<desc id="{ids}-desc">{described}</desc>'
-        f"{_axis(highest, top)}{lines}{marks}</svg></figure>"
+        f"{_axis(highest, top)}{_strip() if strip else ''}{lines}{marks}</svg>{_legend(panel, slots)}</figure>"
     )
+
+
+def _strip() -> str:
+    """The band below the axis: what stands in it has no figure, and least of all zero."""
+    x, y = _LEFT, HEIGHT - _BOTTOM + 5
+    return f'<rect x="{x}" y="{y}" width="{WIDTH - _RIGHT - x}" height="{_STRIP - 4}" class="strip"/>'
+
+
+def _legend(panel: _Panel, slots: list[_Slot]) -> str:
+    """What each sign in this panel means; a sign that is not in it is left out."""
+    kinds = {_kind(slot, panel) for slot in slots}
+    items = "".join(
+        f'<span><svg viewBox="0 0 10 10" aria-hidden="true">{_LEGEND_SIGNS[kind]}</svg> {meaning}</span>'
+        for kind, meaning in _LEGEND.items()
+        if kind in kinds
+    )
+    return f'<p class="legend">{items}</p>'
+
+
+_LEGEND: Final = {
+    "rep": "rep",
+    "control": "control",
+    "failed": "not acknowledged",
+    "cross": "handoff without this figure",
+    "unseen": "not observed",
+}
+_LEGEND_SIGNS: Final = {
+    **{kind: f'<circle cx="5" cy="5" r="3.5" class="sign {kind}"/>' for kind in ("rep", "control", "failed")},
+    "cross": '<path d="M1 1l8 8m-8 0l8 -8" class="sign failed"/>',
+    "unseen": '<rect x="2" y="2" width="6" height="6" class="sign unseen"/>',
+}
+
+
+def _kind(slot: _Slot, panel: _Panel) -> str:
+    """Which sign a slot gets: a key of the legend."""
+    if slot.row is None:
+        return "unseen"
+    if panel.figure(slot.row) == MISSING:
+        return "cross"
+    if not slot.row.acknowledged:
+        return "failed"
+    return "control" if slot.row.control else "rep"
 
 
 def _bound_of(metric: str, bound: str, panel: _Panel) -> str | None:
@@ -139,7 +194,9 @@ def _bound_line(text: str, value: float, top: float) -> str:
     )
 
 
-def _mark(index: int, slot: _Slot, count: int, panel: _Panel, top: float, *, labelled: bool, died: bool) -> str:
+def _mark(
+    index: int, slot: _Slot, count: int, panel: _Panel, top: float, *, labelled: bool, died: bool, height: int
+) -> str:
     x = _LEFT + 10 + index * (WIDTH - _LEFT - _RIGHT - 20) / max(1, count - 1)
     base = _y(0.0, top)
     parts = []
@@ -147,7 +204,7 @@ def _mark(index: int, slot: _Slot, count: int, panel: _Panel, top: float, *, lab
         between = x - (WIDTH - _LEFT - _RIGHT - 20) / max(1, count - 1) / 2
         parts.append(f'<line x1="{between:.1f}" y1="{_TOP}" x2="{between:.1f}" y2="{base:.1f}" class="grid"/>')
     if labelled or died:
-        parts.append(f'<text x="{x:.1f}" y="{HEIGHT - 8}" text-anchor="middle">{escape(slot.label)}</text>')
+        parts.append(f'<text x="{x:.1f}" y="{height - 8}" text-anchor="middle">{escape(slot.label)}</text>')
     if died:
         parts.append(f'<line x1="{x:.1f}" y1="{_TOP}" x2="{x:.1f}" y2="{base:.1f}" class="death"/>')
         end = x > WIDTH - 60
@@ -161,20 +218,22 @@ def _mark(index: int, slot: _Slot, count: int, panel: _Panel, top: float, *, lab
 
 def _point(x: float, slot: _Slot, panel: _Panel, top: float) -> str:
     base = _y(0.0, top)
+    sign = _kind(slot, panel)
     if slot.row is None:
-        return f'<circle cx="{x:.1f}" cy="{base:.1f}" r="1.5" class="unseen"><title>never observed</title></circle>'
+        y = base + 3 + _STRIP / 2
+        return (
+            f'<rect x="{x - 3:.1f}" y="{y - 3:.1f}" width="6" height="6" class="unseen">'
+            f"<title>{escape(slot.label)}: not observed</title></rect>"
+        )
     shown = panel.figure(slot.row)
     kind = "control " if slot.row.control else "rep "
     said = escape(f"{kind}{slot.row.rep} of run {slot.row.run}: {slot.row.outcome}, {shown} {panel.unit}")
-    if shown == MISSING:
+    if sign == "cross":
         y = base - 8
         cross = f"M{x - 4:.1f} {y - 4:.1f}l8 8m-8 0l8 -8"
         return f'<path d="{cross}" class="failed"><title>{said}</title></path>'
-    style = "control" if slot.row.control else "rep"
-    if not slot.row.acknowledged:
-        style = "failed"
     return (
-        f'<circle cx="{x:.1f}" cy="{_y(float(shown), top):.1f}" r="3.5" class="{style}"><title>{said}</title></circle>'
+        f'<circle cx="{x:.1f}" cy="{_y(float(shown), top):.1f}" r="3.5" class="{sign}"><title>{said}</title></circle>'
     )
 
 

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from receipts.errors import EvidenceError, InputError
 from receipts.kinds import attempt_folder
+from receipts.metrics import MOST_DEATHS
 from templates import words
 from templates.facts import (
     Fact,
@@ -134,6 +135,11 @@ class Story:
         return [death_sentence(item, self.reps_registered) for item in self.deaths]
 
     @property
+    def deaths_are_cut(self) -> bool:
+        """Whether a criterion lists as many deaths as it can: there may be more."""
+        return any(len(row.deaths) >= MOST_DEATHS for row in self.criteria)
+
+    @property
     def earlier_without_pass(self) -> list[Earlier]:
         return [item for item in self.earlier if item.verdict != "PASS"]
 
@@ -202,7 +208,7 @@ def story(reader: LedgerReader, campaign: str, attempt: int, verdict: Mapping[st
         earlier=_earlier(reader, opened, document),
         criteria=criterion_rows(spec, document, loopback=loopback),
         reps=reps,
-        unobserved=unobserved(spec, reps),
+        unobserved=unobserved(spec, receipts),
         ending=endings[0].data if endings else None,
         cleanup=tuple(endings[0].data.get("cleanup", ())) if endings else (),
         deviations=tuple(entry.data for entry in reader.entries(0, last, kinds={"deviation"}, subject=subject)),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from receipts.metrics import MOST_DEATHS
+
 MISSING: Final = "—"
 NO_VERDICT: Final = "NO VERDICT"
 
@@ -52,6 +54,7 @@ THEATRE: Final = (
     "leaving out the rep that failed."
 )
 INDEPENDENCE: Final = "if handoffs were independent; a soak tests exactly where they may not be"
+DEATHS_CUT: Final = f"A verdict lists the first {MOST_DEATHS} deaths of a criterion and counts all of them."
 NO_RATE: Final = "No registered handoff was observed to its end: nothing can be said of the failure rate."
 NO_WHOLE_RUN: Final = "No whole run was observed: nothing can be said of the failure rate of runs."
 NOT_ANCHORED: Final = "not anchored: proof only to whoever trusts the holder of the key"

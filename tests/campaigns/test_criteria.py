@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from decimal import Decimal
 from fractions import Fraction
 from math import isnan, nan
 from statistics import mean, median
@@ -29,8 +30,11 @@ RUNGS = [Fraction(rung) for rung in range(5)]
 
 
 def rule(aggregate: str, op: str, value: str, **more: Any) -> Criterion:
+    if more.get("deviate_to") is not None:
+        more["deviate_to"] = Decimal(more["deviate_to"])
+    numbers = {"value": Decimal(value), **more}
     return Criterion.model_validate(
-        {"name": "c", "stage": "soak", "metric": "any", "aggregate": aggregate, "op": op, "value": value, **more}
+        {"name": "c", "stage": "soak", "metric": "any", "aggregate": aggregate, "op": op, **numbers}
     )
 
 

@@ -12,7 +12,7 @@ from campaigns.handoffs import Asked, handoff_body
 from ledger.entry import MAX_DOCUMENT_BYTES
 from producer.client import Reply
 from receipts import canonical
-from receipts.kinds import Instance, Span
+from receipts.kinds import Failure, Instance, Span
 
 IDENTITY = "sha256:" + "1" * 64
 HANDOFF = "0" * 32
@@ -58,13 +58,24 @@ BAD = {
 
 @pytest.mark.parametrize("name", BAD)
 def test_an_answer_that_is_none_makes_an_errored_rep_that_is_written_down(attempt: Any, name: str) -> None:
-    body, admission = handoff_body(attempt, asked(BAD[name]))
-    assert body.outcome == "no_ack"
+    """It says nothing: so how the rep ended is what was seen of the producer."""
+    for alive, outcome, code in ((True, "no_ack", "bad-answer"), (False, "died", "producer-died")):
+        body, admission = handoff_body(attempt, asked(BAD[name], alive=alive))
+        assert body.error is not None
+        assert (body.outcome, body.error.code) == (outcome, code)
+        assert admission is None
+
+
+@pytest.mark.parametrize("alive", [True, False])
+def test_an_answer_that_is_one_stands_also_when_its_producer_died_behind_it(attempt: Any, alive: bool) -> None:
+    """The death is the journal's to tell, and is counted from there."""
+    error = {"code": "bytes-differ", "text": "tensor 3"}
+    body, _ = handoff_body(attempt, asked(answer(error=error), alive=alive))
+    assert (body.outcome, body.error) == ("no_ack", Failure(**error))
+    assert body.producer is not None
+    body, _ = handoff_body(attempt, asked(answer(outcome="acknowledged", error=None), alive=alive))
     assert body.error is not None
-    assert body.error.code in {"bad-answer", "no-admission-record"}
-    assert admission is None
-    died, _ = handoff_body(attempt, asked(BAD[name], alive=False))
-    assert died.outcome in {"died", "no_ack"}
+    assert (body.outcome, body.error.code) == ("no_ack", "no-admission-record")
 
 
 def test_without_an_answer_nothing_of_the_producer_was_observed(attempt: Any) -> None:

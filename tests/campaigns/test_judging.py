@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import NoReturn
 
@@ -10,7 +11,7 @@ import pytest
 from judged import Attempt
 from judged_ledger import clean_attempt, new_ledger, put, refs, verdicts
 
-from campaigns import judging
+from campaigns import cli, judging
 from ledger.audit import verify
 from ledger.entry import Ref
 from ledger.store import Ledger
@@ -134,6 +135,58 @@ def test_judging_again_gives_the_stored_bytes(judged: Ledger) -> None:
     again = judging.rejudge(judged, "soak-n12", 1)
     assert canonical.file_bytes(again.document) == (judged.home.path / stored.ref.path).read_bytes()
     assert again.entry == stored
+
+
+def announced(change: dict[str, str], *, rep: int = 3) -> Attempt:
+    """A clean attempt whose reps were announced as a runner does; the intent of ``rep`` says something else."""
+    plain, attempt = clean_attempt(closed=False), Attempt()
+    handoffs = {
+        (item.data["case"], item.data["run"], item.data["rep"]): item.data["body"]
+        for item in plain.entries
+        if item.kind == "receipt" and item.data["kind"] == "handoff"
+    }
+    for entry in plain.entries[len(attempt.entries) :]:
+        place = (entry.data["case"], entry.data["run"], entry.data["rep"])
+        if entry.data["kind"] == "admission":
+            body = {key: handoffs[place][key] for key in ("handoff_id", "prompt_sha256")}
+            body |= {"action": "handoff", "at_ns": str(plain.started)}
+            attempt.receipt("intent", place, body | (change if place == (None, 1, rep) else {}))
+        attempt.receipt(entry.data["kind"], place, dict(entry.data["body"]))
+    attempt.at = plain.at
+    attempt.close()
+    return attempt
+
+
+def test_handoffs_that_are_those_of_their_intents_are_whole(ledger: Ledger) -> None:
+    put(ledger, announced({}))
+    assert judging.rejudge(ledger, "soak-n12", 1).document["verdict"] == "PASS"
+
+
+@pytest.mark.parametrize(
+    ("key", "other"), [("handoff_id", "f" * 32), ("prompt_sha256", "sha256:" + "f" * 64)], ids=["id", "prompt"]
+)
+def test_a_handoff_that_is_not_the_one_of_its_intent_is_broken_evidence_and_named(
+    ledger: Ledger, key: str, other: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    put(ledger, announced({key: other}))
+    said = refused(ledger)
+    (named,) = [line for line in said.splitlines() if key in line]
+    assert re.search(r"soak-n12/attempt-0001/soak/\d{6}-handoff: ", named)
+    assert f"announced {other} (entry " in named
+    assert cli.run(["campaign", "rejudge", "soak-n12/1", "--home", str(ledger.home.path)]) == 5
+    assert named.strip() in capsys.readouterr().err
+
+
+def test_a_rep_that_was_announced_and_done_again_is_held_against_its_own_intent() -> None:
+    attempt = Attempt()
+    for handoff_id in ("a" * 32, "b" * 32):
+        body = {"handoff_id": handoff_id, "prompt_sha256": "sha256:" + "1" * 64}
+        attempt.receipt("intent", (None, 1, 1), body | {"action": "handoff"})
+        attempt.receipt("handoff", (None, 1, 1), body)
+    receipts = [entry for entry in attempt.entries if entry.kind == "receipt"]
+    assert judging.check_intents(receipts) == []
+    receipts[1], receipts[3] = receipts[3], receipts[1]
+    assert len(judging.check_intents(receipts)) == 2
 
 
 def test_an_attempt_that_is_not_there_is_said_to_be_none(judged: Ledger) -> None:

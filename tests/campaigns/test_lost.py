@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
+import io
 import os
-from collections.abc import Callable
-from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import MagicMock
 
 import pytest
 from judged import Attempt, criterion
-from judged_ledger import clean_attempt, new_ledger, put, refs, still_clock, verdicts
+from judged_ledger import DIGEST, clean_attempt, new_ledger, put, refs, still_clock, verdicts
 
 from campaigns import judging, runner
-from campaigns.lost import abandon_lost, judge_late_deaths, started_producer
+from campaigns.lost import abandon_lost, judge_late_records, started_producer
+from campaigns.progress import PlainProgress
+from campaigns.registration import Registered
 from ledger.audit import verify
 from ledger.store import Ledger
+from producer import identity as identities
 from producer.host import linux
 from producer.journal import Journal
+from producer.lane import Lane, LaneConfig
+from receipts import canonical
 from receipts.clock import HostClock
-from receipts.events import RitualEvent, StartEvent
+from receipts.events import DeathEvent, RitualEvent, StartEvent
 from receipts.kinds import Instance
+from receipts.leaves import Registration
 from receipts.store import write_exclusive
 
 
@@ -111,15 +116,17 @@ def judged_attempt(ledger: Ledger) -> Attempt:
 def take_in(ledger: Ledger, attempt: Attempt, lane: str = "loopback") -> None:
     """Append the last hand-written record the way intake does."""
     data = attempt.entries[-1].data
-    record = data["record"] | {"lane": lane}
-    ledger.append("process_event", f"{lane}/{record['n']}", data | {"record": record, "merged_n": []})
+    record = data["record"] | {"lane": lane, "at_ns": str(attempt.at)}
+    digest = canonical.sha256(canonical.file_bytes(record))
+    attempt.entries[-1] = replace(attempt.entries[-1], data=data | {"record": record, "record_sha256": digest})
+    ledger.append("process_event", f"{lane}/{record['n']}", attempt.entries[-1].data | {"merged_n": []})
 
 
 def test_a_death_that_came_in_after_the_verdict_causes_a_further_one(ledger: Ledger) -> None:
     attempt = judged_attempt(ledger)
     attempt.death(site="not_known", status=None)
     take_in(ledger, attempt)
-    further = judge_late_deaths(ledger, "loopback")
+    further = judge_late_records(ledger, "loopback")
     assert list(refs(verdicts(ledger))) == ["SOAK_VERDICT.json", "SOAK_VERDICT.2.json"]
     assert further == verdicts(ledger)[1:]
     first, second = (entry.data for entry in verdicts(ledger))
@@ -129,7 +136,7 @@ def test_a_death_that_came_in_after_the_verdict_causes_a_further_one(ledger: Led
     ]
     # The first stays what it was, the second is what judging again gives, and it is final.
     assert judging.rejudge(ledger, "soak-n12", 1).document == second
-    assert judge_late_deaths(ledger, "loopback") == []
+    assert judge_late_records(ledger, "loopback") == []
 
 
 def test_a_further_record_of_a_death_that_was_judged_is_no_news(ledger: Ledger) -> None:
@@ -137,7 +144,7 @@ def test_a_further_record_of_a_death_that_was_judged_is_no_news(ledger: Ledger) 
     for site in ("watchdog", "not_known"):
         attempt.death(site=site)
         take_in(ledger, attempt)
-        judge_late_deaths(ledger, "loopback")
+        judge_late_records(ledger, "loopback")
     assert [entry.data["verdict"] for entry in verdicts(ledger)] == ["PASS", "FAIL"]
 
 
@@ -148,7 +155,7 @@ def test_a_death_before_the_attempt_or_behind_its_close_is_no_part_of_it(ledger:
         attempt.at = at
         attempt.death(pid=pid)  # a tenth of a second from then
         take_in(ledger, attempt)
-    assert judge_late_deaths(ledger, "loopback") == []
+    assert judge_late_records(ledger, "loopback") == []
 
 
 def test_a_death_of_another_lane_or_host_is_no_part_of_it(ledger: Ledger) -> None:
@@ -158,7 +165,7 @@ def test_a_death_of_another_lane_or_host_is_no_part_of_it(ledger: Ledger) -> Non
     attempt.death()
     take_in(ledger, attempt, "elsewhere")
     for lane in ("loopback", "elsewhere"):
-        assert judge_late_deaths(ledger, lane) == []
+        assert judge_late_records(ledger, lane) == []
 
 
 def test_an_abandoned_attempt_reaches_to_the_lanes_next_one(ledger: Ledger) -> None:
@@ -173,8 +180,59 @@ def test_an_abandoned_attempt_reaches_to_the_lanes_next_one(ledger: Ledger) -> N
         attempt.at = at
         attempt.death(pid=pid)
         take_in(ledger, attempt)
-        assert len(judge_late_deaths(ledger, "loopback")) == further
+        assert len(judge_late_records(ledger, "loopback")) == further
     assert [entry.data["verdict"] for entry in verdicts(ledger)] == ["INCONCLUSIVE", "FAIL"]
+
+
+# Other records that came in late
+
+
+def judged_over_a_broken_journal(ledger: Ledger) -> Attempt:
+    """Closed and judged INCONCLUSIVE, because its last look found the journal broken."""
+    attempt = clean_attempt()
+    put(ledger, attempt)
+    broken = {"campaign": "soak-n12", "attempt": 1, "what": "journal-broken", "text": "record 2 is missing"}
+    ledger.append("deviation", "soak-n12/1", broken | {"evidence": {"lane": "loopback", "taken": 1}})
+    assert judging.store_verdict(ledger, "soak-n12", 1).document["verdict"] == "INCONCLUSIVE"
+    return attempt
+
+
+def take_in_at(ledger: Ledger, attempt: Attempt, at_ns: int, **changed: str) -> None:
+    """Append a record of a commanded stop that was journalled at ``at_ns``, as intake does."""
+    attempt.event("stop", {})
+    data = attempt.entries[-1].data
+    record = data["record"] | {"at_ns": str(at_ns)} | changed
+    digest = canonical.sha256(canonical.file_bytes(record))
+    ledger.append(
+        "process_event", f"loopback/{record['n']}", data | {"record": record, "record_sha256": digest, "merged_n": []}
+    )
+
+
+def test_a_record_of_the_attempts_time_that_makes_its_journal_whole_causes_a_further_verdict(ledger: Ledger) -> None:
+    attempt = judged_over_a_broken_journal(ledger)
+    take_in_at(ledger, attempt, attempt.at - 10**9)
+    assert judge_late_records(ledger, "loopback") == verdicts(ledger)[1:]
+    assert [entry.data["verdict"] for entry in verdicts(ledger)] == ["INCONCLUSIVE", "DEVIATION"]
+    assert judging.rejudge(ledger, "soak-n12", 1).document["verdict"] == "DEVIATION"
+    assert judge_late_records(ledger, "loopback") == []
+
+
+@pytest.mark.parametrize("why", ["before it", "behind its close", "another host", "another boot"])
+def test_a_record_that_is_not_of_the_attempts_time_causes_none(ledger: Ledger, why: str) -> None:
+    attempt = judged_over_a_broken_journal(ledger)
+    at = {"before it": attempt.started - 1, "behind its close": attempt.at + 1}.get(why, attempt.at - 1)
+    changed = {"another host": {"host": "there"}, "another boot": {"boot_id": "c"}}.get(why, {})
+    take_in_at(ledger, attempt, at, **changed)
+    assert judge_late_records(ledger, "loopback") == []
+
+
+def test_a_record_that_changes_nothing_of_what_is_said_causes_none(ledger: Ledger) -> None:
+    attempt = clean_attempt()
+    put(ledger, attempt)
+    judging.store_verdict(ledger, "soak-n12", 1)
+    take_in_at(ledger, attempt, attempt.at - 10**9)
+    assert judge_late_records(ledger, "loopback") == []
+    assert len(verdicts(ledger)) == 1
 
 
 # In a launch
@@ -184,38 +242,115 @@ class Opened(Exception):
     """The launch got as far as opening its attempt."""
 
 
-def test_a_launch_takes_the_journal_in_then_settles_and_only_then_opens_its_attempt(
-    monkeypatch: pytest.MonkeyPatch,
+class UntilOpened(PlainProgress):
+    """Ends the launch where it says that its attempt is open; keeps what was said."""
+
+    def __init__(self) -> None:
+        super().__init__(stream=io.StringIO())
+        self.said: list[str] = []
+
+    def say(self, text: str) -> None:
+        self.said.append(text)
+        if "opened as entry" in text:
+            raise Opened
+
+
+LANE = """\
+schema = "soakledger/lane/1"
+name = "loopback"
+[host.here]
+control = "local"
+address = "127.0.0.1"
+interface = "lo"
+[producer]
+host = "here"
+runtime = "process"
+key = "producer-handoff.key"
+work_dir = "work"
+checkpoint = "checkpoint"
+identity = "identity.json"
+lease = "gpu.lock"
+kv_cache_memory_bytes = 1073741824
+context_tokens = 8192
+chunk_tokens = 1024
+threads = 2
+[receiver]
+host = "here"
+work_dir = "receiver-work"
+memory_limit_bytes = 2147483648
+enrolled = "enrolled/"
+producer_mode = "native"
+key = "handoff.key"
+[orchestrator]
+host = "here"
+[ports]
+handoff = 47900
+probe = 47901
+control = 47902
+[path]
+kind = "loopback"
+transfer = "after"
+"""
+
+
+def enrolled_lane(ledger: Ledger, folder: Path) -> Lane:
+    """A lane without a process, enrolled in this ledger."""
+    identity = {"format": "soakledger/identity/1", "geometry": {"vocab_size": 50_000, "context_tokens": 8192}}
+    (folder / "identity.json").write_bytes(canonical.file_bytes(identity))
+    (folder / "lane.toml").write_text(LANE, "utf-8")
+    (folder / "work").mkdir()
+    first = next(iter(ledger.entries(kinds={"enrollment"})))
+    digests = {"identity_sha256": identities.digest(identity), "cache_identity": DIGEST, "handoff_key_id": DIGEST}
+    ledger.append("enrollment", "loopback", first.data | {"identity": identity, "template_sha256": {}} | digests)
+    return LaneConfig.load(folder / "lane.toml")
+
+
+def write_journal(lane: Lane, attempt: Attempt) -> None:
+    """The journal on the producer's host: what the ledger has of it, and the last death, which it lacks."""
+    folder = Journal(lane.producer.work_dir, "loopback", HostClock("here")).folder
+    folder.mkdir(parents=True)
+    records = [entry.data["record"] for entry in attempt.entries if entry.kind == "process_event"]
+    for record in records[:-1]:
+        (folder / f"{record['n']:08d}.json").write_bytes(canonical.file_bytes(record))
+    clock = HostClock("here", boot_id="b", clock="boottime", stamp=lambda: attempt.at, awake=lambda: attempt.at)
+    body = records[-1]["body"]
+    Journal(lane.producer.work_dir, "loopback", clock).append(
+        DeathEvent(
+            instance=Instance(**body["instance"]), site="watchdog", status=75, signal=None, reason="r", uptime_ns=None,
+            last_handoff_id=None, died_ns=body["died_ns"], observed_by="keeper",
+        )
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("lost", [True, False], ids=["its attempt was lost", "its attempt was judged PASS"])
+def test_a_death_that_the_journal_alone_knows_of_is_judged_before_the_next_attempt_opens(
+    ledger: Ledger, tmp_path: Path, lost: bool
 ) -> None:
-    done: list[str] = []
-    verdict = SimpleNamespace(subject="soak-n12/1", data={"verdict": "FAIL"})
-
-    def opened(*_: object) -> None:
-        raise Opened
-
-    def step(name: str, result: object = None) -> Callable[..., object]:
-        return lambda *_: (done.append(name), result)[1]
-
-    for name in (
-        "current_enrollment",
-        "stage_tables",
-        "_require_free",
-        "Journal",
-    ):
-        monkeypatch.setattr(runner, name, lambda *_: MagicMock())
-    monkeypatch.setattr(runner, "check_against_model", lambda *_: ())
-    monkeypatch.setattr(runner.preflight, "require_disk", lambda _: None)
-    monkeypatch.setattr(runner, "lane_held", lambda *_: nullcontext())
-    monkeypatch.setattr(runner, "Enrollment", MagicMock())
-    monkeypatch.setattr(runner, "HostClock", MagicMock())
-    monkeypatch.setattr(runner, "Intake", lambda *_: SimpleNamespace(take=step("take")))
-    monkeypatch.setattr(runner, "abandon_lost", step("abandon"))
-    monkeypatch.setattr(runner, "judge_late_deaths", step("late", [verdict]))
-    monkeypatch.setattr(runner, "_open", opened)
-    progress = SimpleNamespace(say=done.append)
+    """The launch takes the journal in, settles what went before, and only then opens its attempt."""
+    if lost:
+        attempt = clean_attempt(closed=False)
+        put(ledger, attempt)
+    else:
+        attempt = judged_attempt(ledger)
+    attempt.at -= 10**9 if lost else 0
+    attempt.death()
+    lane = enrolled_lane(ledger, tmp_path)
+    write_journal(lane, attempt)
+    registration = next(iter(ledger.entries(kinds={"registration"})))
+    registered = Registered(registration, Registration.read(registration.data), False)
+    before, progress = ledger.size(), UntilOpened()
     with pytest.raises(Opened):
-        runner.launch(MagicMock(), MagicMock(), MagicMock(), {}, progress)  # type: ignore[arg-type]
-    assert done == ["take", "abandon", "late", "a death came in late: soak-n12/1 is judged again, FAIL"]
+        runner.launch(ledger, lane, registered, {}, progress)
+    settled = [entry for entry in ledger.entries(before) if entry.kind != "deviation"]
+    assert [entry.kind for entry in settled] == [
+        "process_event", *(["attempt_abandoned"] if lost else []), "verdict", "attempt_open",
+    ]  # fmt: skip
+    judged, opened = settled[-2:]
+    assert (judged.subject, opened.subject) == ("soak-n12/1", "soak-n12/2")
+    # A death that was not taken in first would not count.
+    assert (judged.data["verdict"], criterion(judged.data, "no-producer-death")["outcome"]) == ("FAIL", "not_met")
+    if not lost:
+        assert "what the journal told late belongs to an attempt: soak-n12/1 is judged again, FAIL" in progress.said
 
 
 # Producers of lost attempts
@@ -232,9 +367,6 @@ class TickingClock:
 
 OURS = Instance(host="here", boot_id="b", pid=7, start_ticks="70")
 ANOTHER = Instance(host="here", boot_id="b", pid=8, start_ticks="80")
-
-
-DIGEST = "sha256:" + "a" * 64
 
 
 def standing(instance: Instance) -> StartEvent:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,8 @@ from campaigns.cli import GROUPS
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 HEAVY = ("torch", "vllm", "sqlalchemy", "numpy", "scipy", "matplotlib")
+NEEDLESS = ("shutil", "bz2", "lzma", "zlib", "json", "subprocess", "socket", "pydantic", "importlib.metadata")
+"""Of the standard library and ours, what the root's help has no use for: each is a part of what a start costs."""
 
 
 @pytest.mark.parametrize("arguments", [["--help"], *([name, "--help"] for name in sorted(GROUPS))], ids="-".join)
@@ -27,6 +30,25 @@ def test_help_loads_no_heavy_package(arguments: list[str]) -> None:
     )
     assert run.returncode == 0, run.stderr
     assert run.stdout.splitlines()[-1] == "LOADED []"
+
+
+def test_the_roots_help_loads_nothing_that_it_has_no_use_for() -> None:
+    code = (
+        "import sys; before = set(sys.modules); from campaigns.cli import run; run(['--help']); "
+        f"print('LOADED', [name for name in {NEEDLESS!r} if name in set(sys.modules) - before])"
+    )
+    run = subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, capture_output=True, text=True)
+    assert run.stdout.splitlines()[-1] == "LOADED []"
+
+
+@pytest.mark.parametrize(("columns", "width"), [("40", 40), ("200", 80), ("0", 80), ("-5", 80), ("wide", 80)])
+def test_help_is_as_wide_as_the_terminal_and_at_most_80(columns: str, width: int) -> None:
+    environment = {**os.environ, "COLUMNS": columns, "PYTHONPATH": str(ROOT)}
+    run = subprocess.run(
+        [sys.executable, "-m", "campaigns.cli", "--help"], check=True, env=environment, capture_output=True, text=True
+    )
+    longest = max(len(line) for line in run.stdout.splitlines())
+    assert width - 15 < longest <= width
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from receipts import metrics
 from receipts.metrics import METRICS, Observation, burst_ratio, exact_text, measure_receipt, shown_text
 
 NS = 10**9
@@ -206,3 +207,18 @@ def test_a_figure_of_ten_thousand_digits_is_printed_at_once() -> None:
 def test_exact_text_is_num_over_den_and_leaves_text_alone() -> None:
     assert exact_text(Fraction(8)) == "8/1"
     assert exact_text("here/b/1/2") == "here/b/1/2"
+
+
+def test_what_nobody_observed_is_each_registered_rep_of_the_stage_without_a_handoff_receipt() -> None:
+    def receipt(run: int, rep: int, *, kind: str = "handoff", stage: str = "soak", case: str | None = None) -> Any:
+        return {"kind": kind, "stage": stage, "case": case, "run": run, "rep": rep, "body": {"outcome": "interrupted"}}
+
+    receipts = [
+        receipt(1, 1),
+        receipt(1, 2, kind="intent"),
+        receipt(1, 3, stage="other"),
+        receipt(2, 1, case="control"),
+        receipt(2, 2),
+    ]
+    stage = {"name": "soak", "runs": 2, "reps": 3}
+    assert metrics.unobserved(stage, receipts) == [(1, 2), (1, 3), (2, 1), (2, 3)]

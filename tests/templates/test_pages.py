@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from html.parser import HTMLParser
@@ -13,6 +14,7 @@ from told_attempts import ATTEMPTS, criterion, deviating, empty, failing, passin
 
 from receipts.errors import EvidenceError, InputError
 from receipts.metrics import measure_receipt
+from templates.facts import unobserved
 from templates.render import markdown, render_story
 from templates.rows import bound_text, deaths_of
 from templates.story import Story, story
@@ -159,6 +161,29 @@ def test_reps_that_were_never_observed_are_named() -> None:
     for form, page in every_form(told(failing())).items():
         assert "run 1: reps 10 to 12" in page, form
     assert told(passing()).unobserved == ()
+
+
+def test_of_two_soaks_each_names_its_own_reps() -> None:
+    spec = {"stage": [{"kind": "soak", "name": name, "runs": 1, "reps": 3} for name in ("first", "second")]}
+    seen = [{"kind": "handoff", "stage": "first", "case": None, "run": 1, "rep": rep} for rep in (1, 2, 3)]
+    seen.append({"kind": "handoff", "stage": "second", "case": None, "run": 1, "rep": 2})
+    assert unobserved(spec, seen) == ("stage second, run 1: reps 1, 3",)
+
+
+def test_an_outcome_and_its_error_are_two_words_also_where_they_stand_in_one_line() -> None:
+    page = render_story(told(failing()), fmt="html")
+    assert re.search(r"<td class=\"bad word\">died\s+<span class=\"sub error\">", page)
+
+
+def test_a_verdict_that_lists_as_many_deaths_as_it_can_says_so() -> None:
+    view = told(failing())
+    assert not view.deaths_are_cut
+    assert "lists the first 64 deaths" not in render_story(view, fmt="html")
+    row = next(item for item in view.criteria if item.deaths)
+    many = dataclasses.replace(row, deaths=row.deaths * 64)
+    view = dataclasses.replace(view, criteria=(many,))
+    for fmt in ("html", "md"):
+        assert "lists the first 64 deaths" in render_story(view, fmt=fmt)
 
 
 def test_earlier_attempts_without_a_pass_stand_before_the_criteria() -> None:

@@ -40,13 +40,46 @@ def test_a_clean_attempt_shows_twelve_reps_and_two_hollow_controls() -> None:
         assert not marks(figure, "death")
 
 
-def test_a_death_is_marked_at_its_rep_and_what_never_ran_is_a_dot() -> None:
+def test_what_was_not_observed_is_an_open_square_in_a_strip_of_its_own_and_never_a_figure() -> None:
+    for attempt in (failing(), interrupted()):
+        for figure in plots_of(attempt):
+            (axis,) = marks(figure, "axis")
+            (strip,) = marks(figure, "strip")
+            zero, top = float(axis.get("y1") or ""), float(strip.get("y") or "")
+            bottom = top + float(strip.get("height") or "")
+            assert zero < top
+            for sign in marks(figure, "unseen"):
+                assert sign.tag == "rect"
+                assert top <= float(sign.get("y") or "") <= float(sign.get("y") or "") + 6 <= bottom
+            for sign in [*marks(figure, "rep"), *marks(figure, "control"), *marks(figure, "failed")]:
+                assert float(sign.get("cy") or 0) <= zero
+
+
+def legend(figure: ElementTree.Element) -> list[str]:
+    (found,) = marks(figure, "legend")
+    return ["".join(item.itertext()).strip() for item in found]
+
+
+def test_the_legend_names_the_signs_that_a_panel_has_and_no_other() -> None:
+    assert [legend(figure) for figure in plots_of(passing())] == [["rep", "control"]] * 2
+    burst, total = plots_of(failing())
+    assert legend(burst) == ["rep", "control", "handoff without this figure", "not observed"]
+    assert legend(total) == ["rep", "control", "not acknowledged", "not observed"]
+
+
+def test_without_anything_unobserved_there_is_no_strip() -> None:
+    for figure in plots_of(passing()):
+        assert not marks(figure, "strip")
+
+
+def test_a_death_is_marked_at_its_rep_and_what_never_ran_has_its_place() -> None:
     burst, total = plots_of(failing())
     assert len(marks(burst, "death")) == 1
     assert len(marks(burst, "failed")) == 1
     assert marks(burst, "failed")[0].tag == "path"
     assert marks(total, "failed")[0].tag == "circle"
-    assert len(marks(burst, "unseen")) == 4  # reps 10 to 12 and the second control
+    unseen = marks(burst, "unseen")
+    assert len(unseen) == 4  # reps 10 to 12 and the second control
     cross = re.match(r"M([0-9.]+)", marks(burst, "failed")[0].get("d") or "")
     assert cross is not None
     assert float(cross.group(1)) + 4 == float(marks(burst, "death")[0].get("x1") or "")
