@@ -29,7 +29,7 @@ class Registered:
 
 
 def register(ledger: Ledger, loaded: LoadedSpec, resolved: dict[str, Any], reason: str | None) -> Registered:
-    """Freeze the spec by raw and resolved digest and sign a checkpoint over it.
+    """Freeze the spec by raw and resolved digest; the ledger signs a checkpoint over a registration.
 
     The same spec again changes nothing. A changed one becomes an amendment that names its parent; what it promises
     less than any earlier registration of the id is written into it.
@@ -48,7 +48,6 @@ def register(ledger: Ledger, loaded: LoadedSpec, resolved: dict[str, Any], reaso
         entry = ledger.append_built("registration", build)
     except _UnchangedError as unchanged:
         return Registered(unchanged.entry, Registration.read(unchanged.entry.data), False)
-    ledger.checkpoint()
     return Registered(entry, Registration.read(entry.data), True)
 
 

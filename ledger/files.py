@@ -1,17 +1,16 @@
-"""The files that a ledger is made of: the database before it has a history, and the checkpoints beside it."""
+"""The file that a ledger is made of, before it has a history."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import sqlite3
-from collections.abc import Iterator
 from pathlib import Path
 
 from ledger import schema
 from ledger.connection import Database, translated
 from receipts.errors import EvidenceError, HomeError
-from receipts.store import open_regular, sync_folder, write_exclusive
+from receipts.store import sync_folder
 
 
 class LedgerExistsError(HomeError):
@@ -44,14 +43,6 @@ def stored_version(path: Path) -> int:
     return int(version)
 
 
-def checkpoint_files(folder: Path) -> Iterator[int]:
-    """The tree sizes that the names in a folder of checkpoints speak of."""
-    if folder.is_dir():
-        for path in folder.glob("*.checkpoint"):
-            if path.stem.isdecimal():
-                yield int(path.stem)
-
-
 def make_file(path: Path) -> None:
     """An empty ledger: tables, indexes, triggers and views, and no entry."""
     with translated(path), contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
@@ -72,15 +63,3 @@ def publish(temporary: Path, final: Path) -> None:
         raise LedgerExistsError("there is a ledger here already", where=str(final)) from None
     except OSError as error:
         raise HomeError(f"the ledger cannot be made: {error.strerror}", where=str(final)) from None
-
-
-def write_checkpoint_file(path: Path, data: bytes) -> None:
-    """Keep a signed checkpoint; the same one again is no error. Raises EvidenceError on another of its size."""
-    try:
-        write_exclusive(path, data)
-    except EvidenceError:
-        # A checkpoint of this head was written before, by us or by another process: Ed25519 gives equal bytes.
-        with contextlib.suppress(OSError), open_regular(path) as file:
-            if file.read(len(data) + 1) == data:
-                return
-        raise
