@@ -16,6 +16,7 @@ from ledger.store import Ledger
 from producer.lane import Lane
 from receipts.errors import InputError
 from receipts.leaves import Registration
+from receipts.store import read_bounded
 
 
 @dataclass(frozen=True)
@@ -170,15 +171,18 @@ def needs_tokenizer(loaded: LoadedSpec) -> bool:
 
 
 def _prompt_text(prompt: TextPrompt | FilePrompt, loaded: LoadedSpec) -> str:
+    from producer.requests import MAX_LINE_BYTES
+
     if isinstance(prompt, TextPrompt):
         return prompt.text
     if loaded.folder is None:
         raise InputError("a shipped spec has no file prompts", where=loaded.source)
     path = loaded.folder / prompt.path
     try:
-        return path.read_text(encoding="utf-8")
+        return read_bounded(path, MAX_LINE_BYTES).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"the prompt file cannot be read: {error}", where=str(path)) from None
+        why = error.strerror if isinstance(error, OSError) else error
+        raise InputError(f"the prompt file cannot be read: {why}", where=str(path)) from None
 
 
 def _weaker(earlier: Sequence[Entry], resolved: dict[str, Any]) -> tuple[dict[str, str | None], ...]:

@@ -10,7 +10,7 @@ import contextlib
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import sqlalchemy as sa
 
@@ -108,15 +108,27 @@ def sign(connection: sa.Connection, head: Head, key: SigningKey) -> Checkpoint:
     return signed
 
 
-def largest(reader: LedgerReader, home: EvidenceHome, key: Callable[[], VerifyKey], size: int) -> int:
-    """The largest tree that a checkpoint, row or file, speaks of.
+class Sizes(NamedTuple):
+    """The trees that the checkpoints of a home speak of: the largest of the table, and those in the files' names."""
+
+    row: int
+    files: tuple[int, ...]
+
+
+def sizes(reader: LedgerReader, home: EvidenceHome) -> Sizes:
+    """What the checkpoints speak of now."""
+    ((row,),) = reader.fetch(sa.select(sa.func.max(CHECKPOINT.c.tree_size)))
+    return Sizes(int(row or 0), tuple(file_sizes(home.checkpoints)))
+
+
+def largest(spoken_of: Sizes, home: EvidenceHome, key: Callable[[], VerifyKey], size: int) -> int:
+    """The largest tree that was signed.
 
     A file's name says nothing: one that speaks of more than the ``size`` entries that there are counts when the
     ledger's own key signed it. Anything else that lies there is for ``verify`` to name.
     """
-    ((row,),) = reader.fetch(sa.select(sa.func.max(CHECKPOINT.c.tree_size)))
-    beyond = [known for known in file_sizes(home.checkpoints) if known > size]
-    return max([int(row or 0), *(known for known in beyond if read_file(home, known, key()))])
+    beyond = (known for known in spoken_of.files if known > size)
+    return max([spoken_of.row, *(known for known in beyond if read_file(home, known, key()))])
 
 
 def owed_files(reader: LedgerReader, home: EvidenceHome, key: VerifyKey) -> list[tuple[int, bytes]]:

@@ -302,8 +302,9 @@ class Ledger(LedgerReader):
         """Refuse a history that is shorter than, or different from, what is known of it; then remember it."""
         where = str(self.home.ledger_db)
         mark = seen.read_mark(self.origin, self._environ)
-        size = self.size()
-        signed = checkpoints.largest(self, self.home, self.verify_key, size)
+        spoken_of = checkpoints.sizes(self, self.home)
+        size = self.size()  # read last: what mark and checkpoints speak of was there before
+        signed = checkpoints.largest(spoken_of, self.home, self.verify_key, size)
         for known, what in ((mark.size if mark else 0, "this machine saw"), (signed, "were signed")):
             if size < known:
                 raise EvidenceError(

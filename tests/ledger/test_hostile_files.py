@@ -16,9 +16,10 @@ from ledger.audit import verify
 from ledger.home import EvidenceHome
 from ledger.keys import key_path
 from ledger.note import Checkpoint
+from ledger.seen import mark_path
 from ledger.store import Ledger
 from receipts.errors import HomeError, InputError
-from receipts.store import read_bounded
+from receipts.store import BlobStore, read_bounded
 
 REGISTER = """
 import sys
@@ -100,6 +101,26 @@ def test_a_receipt_blown_up_with_holes_is_named_without_being_read(home: Evidenc
     (fault,) = verify(home).faults
     assert fault.what == "the file is longer than what its entry says"
     assert fault.found == f"{1 << 40} bytes (not read)"
+
+
+def test_a_blob_blown_up_with_holes_is_named_without_being_read(home: EvidenceHome, ledger: Ledger) -> None:
+    store = BlobStore(home.blobs)
+    digest = store.put_bytes(b"what was seen")
+    ledger.append("deviation", "", {"log_blob": digest})
+    assert verify(home).ok
+    store.path(digest).chmod(0o644)
+    os.truncate(store.path(digest), 1 << 40)
+    (fault,) = verify(home).faults
+    assert (fault.what, fault.found) == ("the blob was changed", f"{1 << 40} bytes (not read)")
+
+
+@pytest.mark.timeout(30)
+def test_a_pipe_in_place_of_the_marks_lock_is_no_reason_to_wait(home: EvidenceHome, ledger: Ledger) -> None:
+    lock = mark_path(ledger.origin, os.environ).with_suffix(".lock")
+    lock.unlink()
+    os.mkfifo(lock, 0o600)
+    ledger.append("deviation", "", {"n": 1})
+    assert verify(home).ok
 
 
 @pytest.mark.parametrize("kind", ["pipe", "folder"])

@@ -153,3 +153,19 @@ def test_a_receipt_is_not_signed_over(home: EvidenceHome, ledger: Ledger) -> Non
     stem = "soak-n12/attempt-0001/soak/000001-handoff"
     ledger.record("receipt", stem, f"receipts/{stem}.json", receipt(1))
     assert [path.name for path in home.checkpoints.iterdir()] == ["1.checkpoint"]
+
+
+def test_who_opens_while_another_signs_is_not_told_of_a_tail_that_was_cut(
+    ledger: Ledger, reopen: Callable[..., Ledger], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size, waiting = Ledger.size, [REGISTRATION]
+
+    def and_then_another_signs(self: Ledger) -> int:
+        found = size(self)
+        while waiting:
+            ledger.append("registration", "soak-n12", waiting.pop())
+        return found
+
+    monkeypatch.setattr(Ledger, "size", and_then_another_signs)
+    with reopen() as opened:
+        assert opened.size() == 2
