@@ -16,8 +16,9 @@ from typing import Final
 from ledger import merkle, note, schema, seen
 from ledger.audit_checkpoints import CheckpointAudit, CheckpointRow
 from ledger.audit_entries import EntriesSeen, EntryPass, NamedFile, Start, from_the_beginning
-from ledger.audit_files import check_blobs, check_files, listed_files, orphans
+from ledger.audit_files import check_blobs, check_files, listed_files, orphans, strays
 from ledger.entry import Head, Ref, parse_leaf
+from ledger.files import require_file
 from ledger.findings import AuditReport, Fault, Findings
 from ledger.home import EvidenceHome
 from ledger.keys import VerifyKey, key_path
@@ -67,16 +68,12 @@ def verify(
 
 
 def _is_there(audit: _Audit) -> bool:
-    path = audit.home.ledger_db
-    if not path.exists():
-        audit.findings.fault(str(path), "there is no ledger here")
-    elif not path.is_file():
-        audit.findings.fault(str(path), "is not a file")
-    elif path.stat().st_size == 0:
-        audit.findings.fault(str(path), "the ledger file is empty: 0 bytes")
-    else:
-        return True
-    return False
+    try:
+        require_file(audit.home.ledger_db)
+    except SoakledgerError as error:
+        audit.findings.fault(str(error.where), error.what)
+        return False
+    return True
 
 
 def _connect(home: EvidenceHome) -> sqlite3.Connection:
@@ -142,7 +139,15 @@ def _check_schema(audit: _Audit, connection: sqlite3.Connection) -> None:
             expected=str(schema.SCHEMA_VERSION),
             found=str(version),
         )
-    if version > schema.SCHEMA_VERSION:
+    elif (said := _schema_of_entries(connection)) is not None and version != said:
+        # A newer release says so in an entry: a number in the file alone would keep this SQL from being looked at.
+        audit.findings.fault(
+            str(audit.home.ledger_db),
+            "the file says another schema than its entries: its user_version was changed",
+            expected=str(said),
+            found=str(version),
+        )
+    elif version > schema.SCHEMA_VERSION:
         audit.findings.not_checked.append(
             f"the stored SQL: the ledger has schema {version}, this release knows {schema.SCHEMA_VERSION}"
         )
@@ -159,6 +164,17 @@ def _check_schema(audit: _Audit, connection: sqlite3.Connection) -> None:
             audit.findings.fault(
                 f"{kind} {name}", "was replaced: its SQL is not that of this schema", expected=want, found=have
             )
+
+
+def _schema_of_entries(connection: sqlite3.Connection) -> int | None:
+    """The schema that genesis names if this release knows it and no later entry names another, else None."""
+    if connection.execute("SELECT 1 FROM entry WHERE kind = 'schema' LIMIT 1").fetchone():
+        return None
+    with contextlib.suppress(EvidenceError, KeyError, TypeError):
+        (body,) = connection.execute("SELECT CAST(body AS BLOB) FROM entry WHERE seq = 0").fetchone()
+        named = parse_leaf(bytes(body), 0)["data"]["schema"]
+        return named if isinstance(named, int) and named <= schema.SCHEMA_VERSION else None
+    return None
 
 
 def _read_genesis(audit: _Audit, connection: sqlite3.Connection) -> None:
@@ -248,7 +264,7 @@ def _check_evidence(
     later = list(_named_since(connection, found.head.size))
     named = found.files + [item for item, _ in later if item]
     blobs = dict(found.blobs) | {digest: seq for _, digests in later for digest, seq in digests.items()}
-    audit.findings.orphans += orphans(listed, named, blobs)
+    audit.findings.orphans += orphans(listed, named, blobs) + strays(audit.home)
 
 
 def _named_since(connection: sqlite3.Connection, size: int) -> Iterator[tuple[NamedFile | None, dict[str, int]]]:

@@ -32,6 +32,12 @@ def listed_files(home: EvidenceHome) -> list[str]:
     return [f"{root.name}/{name}" for root in (home.receipts, home.blobs) for name in files_below(root)]
 
 
+def strays(home: EvidenceHome) -> list[str]:
+    """Names directly in the home that are no part of one."""
+    known = {"ledger.db", "ledger.db-journal", "receipts", "blobs", "checkpoints", "reports"}
+    return sorted(path.name for path in home.path.iterdir() if path.name not in known)
+
+
 def check_files(home: EvidenceHome, named: Sequence[NamedFile], findings: Findings) -> None:
     """Compare each file with the ref of its entry: there, regular, of this length, of this digest."""
     by_digest = {item.ref.sha256: item.entry for item in named}

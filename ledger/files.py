@@ -6,19 +6,35 @@ import contextlib
 import os
 import sqlite3
 from pathlib import Path
+from typing import Final
 
 from ledger import schema
 from ledger.connection import Database, translated
 from receipts.errors import EvidenceError, HomeError
 from receipts.store import sync_folder
 
+_OF_SQLITE: Final = ("-journal", "-wal", "-shm")
+
 
 class LedgerExistsError(HomeError):
     """A ledger cannot be begun here: there is one, perhaps since a moment ago. Status 2."""
 
 
-def stored_version(path: Path) -> int:
-    """The schema version of a ledger file. Raises HomeError (none here) or EvidenceError (empty, not a ledger)."""
+def require_file(path: Path) -> None:
+    """Refuse what cannot be a ledger's file, or what lies where SQLite keeps its own, before SQLite opens it.
+
+    Raises HomeError (none here, no file: a pipe would be waited for) or EvidenceError (empty).
+    """
+    if path.parent.exists() and not path.parent.is_dir():
+        raise HomeError(
+            "is not a folder: no home can be here", where=str(path.parent), next_step="name another home with --home"
+        )
+    if path.is_symlink() and not path.exists():
+        raise HomeError(
+            "is a link to nothing: there is no ledger here",
+            where=str(path),
+            next_step="put back what it should lead to, or name another home with --home",
+        )
     if not path.exists():
         raise HomeError(
             "there is no ledger here",
@@ -30,7 +46,19 @@ def stored_version(path: Path) -> int:
             "is not a file: no ledger can be here", where=str(path), next_step="name another home with --home"
         )
     if path.stat().st_size == 0:
-        raise EvidenceError("the ledger file is empty", where=str(path), next_step="restore it from a copy")
+        raise EvidenceError("the ledger file is empty: 0 bytes", where=str(path), next_step="restore it from a copy")
+    for beside in (path.with_name(path.name + suffix) for suffix in _OF_SQLITE):
+        if os.path.lexists(beside) and not (beside.is_file() and not beside.is_symlink()):
+            raise HomeError(
+                "is in the place of SQLite's own file and is no file: the ledger cannot be opened",
+                where=str(beside),
+                next_step="find out what put it there, and take it away",
+            )
+
+
+def stored_version(path: Path) -> int:
+    """The schema version of a ledger file. Raises HomeError (none here) or EvidenceError (empty, not a ledger)."""
+    require_file(path)
     database = Database(path, "read")
     try:
         with database.transaction() as connection:
@@ -38,8 +66,14 @@ def stored_version(path: Path) -> int:
             (version,) = connection.exec_driver_sql("PRAGMA user_version").one()
     finally:
         database.close()
-    if application != schema.APPLICATION_ID or version < 1:
+    if application != schema.APPLICATION_ID:
         raise EvidenceError("this file is not a soakledger ledger", where=str(path))
+    if version < 1:
+        raise EvidenceError(
+            f"the ledger does not say which schema it has: its user_version was changed to {version}",
+            where=str(path),
+            next_step="restore it from a copy; soakledger ledger verify names every fault",
+        )
     return int(version)
 
 
