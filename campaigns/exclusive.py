@@ -6,20 +6,27 @@ import contextlib
 import fcntl
 import json
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 from producer.host import linux
 from producer.lane import Lane
-from receipts.errors import BusyError
+from receipts.errors import BusyError, InputError
+from receipts.store import read_bounded
+
+_MOST_NOTE_BYTES: Final = 4096
 
 
 @contextlib.contextmanager
 def lane_held(lane: Lane, campaign: str) -> Iterator[Path]:
     """Hold the lane for one launch. Raises BusyError naming the holder's pid, what it runs, and its age."""
     path = lane.source.parent / f".{lane.name}.campaign.lock"
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
     try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise InputError("is in place of the lane's lock and is no regular file", where=str(path))
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -38,7 +45,7 @@ def note_holder(path: Path, what: str) -> None:
 def _holder(path: Path) -> str:
     runs = "an attempt"
     with contextlib.suppress(OSError, ValueError):
-        runs = str(json.loads(path.read_text(encoding="ascii"))["runs"])
+        runs = str(json.loads(read_bounded(path, _MOST_NOTE_BYTES))["runs"])
     found = linux.flock_holders(path)
     who = str(found[0]) if found else "a process that is not visible from here"
     return f"the lane is busy with {runs}: {who}"

@@ -83,7 +83,7 @@ def compute(ledger: Ledger, campaign: str, attempt: int, to_seq: int) -> dict[st
 
 
 def store_verdict(ledger: Ledger, campaign: str, attempt: int) -> Judged:
-    """Judge over everything so far and keep the document: file first, then entry, then a checkpoint.
+    """Judge over everything so far and keep the document: file first, then entry and checkpoint.
 
     A run that was killed between the two left a file without an entry: it is taken up if it holds this very document,
     else it stays what it is and the next free name is used.
@@ -103,7 +103,6 @@ def store_verdict(ledger: Ledger, campaign: str, attempt: int) -> Judged:
             sync_folder((ledger.home.path / path).parent)
             entry = ledger.append("verdict", subject, document, Ref.of(path, data))
             break
-    ledger.checkpoint()
     return Judged(document, entry)
 
 

@@ -19,8 +19,6 @@ from receipts.errors import InputError
 from receipts.leaves import Registration
 from receipts.store import read_bounded
 
-_MOST_PROMPT_BYTES: Final = 8 << 20
-
 
 @dataclass(frozen=True)
 class Registered:
@@ -33,7 +31,7 @@ class Registered:
 
 
 def register(ledger: Ledger, loaded: LoadedSpec, resolved: dict[str, Any], reason: str | None) -> Registered:
-    """Freeze the spec by raw and resolved digest and sign a checkpoint over it.
+    """Freeze the spec by raw and resolved digest; the ledger signs a checkpoint over a registration.
 
     The same spec again changes nothing. A changed one becomes an amendment that names its parent; what it promises
     less than any earlier registration of the id is written into it.
@@ -55,7 +53,6 @@ def register(ledger: Ledger, loaded: LoadedSpec, resolved: dict[str, Any], reaso
         entry = ledger.append_built("registration", build)
     except _UnchangedError as unchanged:
         return Registered(unchanged.entry, Registration.read(unchanged.entry.data), False)
-    ledger.checkpoint()
     return Registered(entry, Registration.read(entry.data), True)
 
 
@@ -219,6 +216,8 @@ def needs_tokenizer(loaded: LoadedSpec) -> bool:
 
 
 def _prompt_text(prompt: TextPrompt | FilePrompt, loaded: LoadedSpec) -> str:
+    from producer.requests import MAX_LINE_BYTES
+
     if isinstance(prompt, TextPrompt):
         return prompt.text
     if loaded.folder is None:
@@ -227,9 +226,10 @@ def _prompt_text(prompt: TextPrompt | FilePrompt, loaded: LoadedSpec) -> str:
         )
     path = loaded.folder / prompt.path
     try:
-        return read_bounded(path, _MOST_PROMPT_BYTES).decode("utf-8")
+        return read_bounded(path, MAX_LINE_BYTES).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"the prompt file cannot be read: {error}", where=str(path)) from None
+        why = error.strerror if isinstance(error, OSError) else error
+        raise InputError(f"the prompt file cannot be read: {why}", where=str(path)) from None
 
 
 def _weaker(earlier: Sequence[Entry], resolved: dict[str, Any]) -> tuple[dict[str, str | None], ...]:

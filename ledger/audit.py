@@ -14,28 +14,20 @@ from dataclasses import dataclass
 from typing import Final
 
 from ledger import merkle, note, schema, seen
+from ledger.audit_checkpoints import CheckpointAudit, CheckpointRow
 from ledger.audit_entries import EntriesSeen, EntryPass, NamedFile, Start, from_the_beginning
-from ledger.audit_files import check_blobs, check_files, listed_files, orphans
+from ledger.audit_files import check_blobs, check_files, listed_files, orphans, strays
 from ledger.entry import Head, Ref, parse_leaf
+from ledger.files import require_file
 from ledger.findings import AuditReport, Fault, Findings
 from ledger.home import EvidenceHome
 from ledger.keys import VerifyKey, key_path
 from ledger.projections import blobs_named
-from receipts import canonical
 from receipts.errors import EvidenceError, SoakledgerError
 
 __all__ = ["AuditReport", "Fault", "verify"]
 
-_ATTEMPTS: Final = "SELECT CAST(body AS BLOB), seq FROM entry WHERE kind = 'attempt_open' ORDER BY seq"
 _ENTRY_TAIL: Final = "SELECT CAST(body AS BLOB), seq FROM entry WHERE seq >= ? ORDER BY seq"
-
-
-@dataclass(frozen=True)
-class _CheckpointRow:
-    size: int
-    key_id: str
-    root: str
-    note: bytes
 
 
 @dataclass
@@ -76,16 +68,12 @@ def verify(
 
 
 def _is_there(audit: _Audit) -> bool:
-    path = audit.home.ledger_db
-    if not path.exists():
-        audit.findings.fault(str(path), "there is no ledger here")
-    elif not path.is_file():
-        audit.findings.fault(str(path), "is not a file")
-    elif path.stat().st_size == 0:
-        audit.findings.fault(str(path), "the ledger file is empty: 0 bytes")
-    else:
-        return True
-    return False
+    try:
+        require_file(audit.home.ledger_db)
+    except SoakledgerError as error:
+        audit.findings.fault(str(error.where), error.what)
+        return False
+    return True
 
 
 def _connect(home: EvidenceHome) -> sqlite3.Connection:
@@ -100,27 +88,24 @@ def _verify_database(
     _check_file(audit, connection)
     _check_schema(audit, connection)
     _read_genesis(audit, connection)
-    rows = _checkpoint_rows(audit, connection)
-    file_names = _checkpoint_file_names(audit)
+    checkpoints = CheckpointAudit.read(audit.home, connection, audit.findings, audit.key)
     mark = _mark(audit)
     # Read last: what the marks and checkpoints speak of was there before.
     (last,) = connection.execute("SELECT max(seq) FROM entry").fetchone()
     size = 0 if last is None else last + 1
-    sizes = {row.size for row in rows} | {int(name.partition(".")[0]) for name in file_names}
-    start = from_the_beginning() if all else _start_at_checkpoint(audit, connection, rows, size)
+    start = from_the_beginning() if all else _start_at_checkpoint(audit, connection, checkpoints.rows, size)
     found = EntryPass(
         connection,
         audit.findings,
         size=size,
         origin=audit.origin,
         start=start,
-        wanted_sizes=sizes | ({mark.size} if mark else set()),
+        wanted_sizes=checkpoints.sizes | ({mark.size} if mark else set()),
     ).run()
     audit.head = found.head
     if size == 0:
         audit.findings.fault(str(audit.home.ledger_db), "the ledger is empty: it has no entries")
-    _check_checkpoints(audit, rows, file_names, found, start.frontier.size)
-    _check_named_checkpoints(audit, connection, rows)
+    checkpoints.check(connection, found, start.frontier.size)
     _check_mark(audit, mark, found, start.frontier.size)
     _check_evidence(audit, connection, found, files=files, all=all, listed=listed)
     _say_what_is_outside(audit)
@@ -154,7 +139,15 @@ def _check_schema(audit: _Audit, connection: sqlite3.Connection) -> None:
             expected=str(schema.SCHEMA_VERSION),
             found=str(version),
         )
-    if version > schema.SCHEMA_VERSION:
+    elif (said := _schema_of_entries(connection)) is not None and version != said:
+        # A newer release says so in an entry: a number in the file alone would keep this SQL from being looked at.
+        audit.findings.fault(
+            str(audit.home.ledger_db),
+            "the file says another schema than its entries: its user_version was changed",
+            expected=str(said),
+            found=str(version),
+        )
+    elif version > schema.SCHEMA_VERSION:
         audit.findings.not_checked.append(
             f"the stored SQL: the ledger has schema {version}, this release knows {schema.SCHEMA_VERSION}"
         )
@@ -173,6 +166,17 @@ def _check_schema(audit: _Audit, connection: sqlite3.Connection) -> None:
             )
 
 
+def _schema_of_entries(connection: sqlite3.Connection) -> int | None:
+    """The schema that genesis names if this release knows it and no later entry names another, else None."""
+    if connection.execute("SELECT 1 FROM entry WHERE kind = 'schema' LIMIT 1").fetchone():
+        return None
+    with contextlib.suppress(EvidenceError, KeyError, TypeError):
+        (body,) = connection.execute("SELECT CAST(body AS BLOB) FROM entry WHERE seq = 0").fetchone()
+        named = parse_leaf(bytes(body), 0)["data"]["schema"]
+        return named if isinstance(named, int) and named <= schema.SCHEMA_VERSION else None
+    return None
+
+
 def _read_genesis(audit: _Audit, connection: sqlite3.Connection) -> None:
     row = connection.execute("SELECT CAST(body AS BLOB) FROM entry WHERE seq = 0").fetchone()
     if row is None:
@@ -186,133 +190,6 @@ def _read_genesis(audit: _Audit, connection: sqlite3.Connection) -> None:
         audit.key = VerifyKey.from_text(audit.origin, str(data["public_key"]))
     except (EvidenceError, KeyError, TypeError) as error:
         audit.findings.fault("entry 0", f"gives no origin and public key: {error}", entry=0)
-
-
-def _checkpoint_rows(audit: _Audit, connection: sqlite3.Connection) -> list[_CheckpointRow]:
-    query = "SELECT tree_size, key_id, root, CAST(note AS BLOB) FROM checkpoint ORDER BY tree_size, key_id"
-    try:
-        return [_CheckpointRow(row[0], row[1], row[2], bytes(row[3])) for row in connection.execute(query)]
-    except sqlite3.Error as error:
-        audit.findings.fault("table checkpoint", f"cannot be read: {error}")
-        return []
-
-
-def _checkpoint_file_names(audit: _Audit) -> list[str]:
-    folder = audit.home.checkpoints
-    names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
-    sized = [name for name in names if name.endswith(".checkpoint") and name.partition(".")[0].isdecimal()]
-    audit.findings.orphans += [f"checkpoints/{name}" for name in names if name not in sized]
-    return sized
-
-
-def _verified(audit: _Audit, where: str, data: bytes) -> note.Checkpoint | None:
-    """The checkpoint in ``data`` if the ledger's own key signed it, else a fault."""
-    try:
-        if audit.key is None:
-            return note.parse_checkpoint(data)[0]
-        return note.verify_checkpoint(data, audit.key)
-    except EvidenceError as error:
-        audit.findings.fault(where, error.what)
-        return None
-
-
-def _check_checkpoints(
-    audit: _Audit, rows: list[_CheckpointRow], file_names: list[str], found: EntriesSeen, first: int
-) -> None:
-    notes_by_size: dict[int, set[bytes]] = {}
-    for row in rows:
-        notes_by_size.setdefault(row.size, set()).add(row.note)
-        where = f"table checkpoint, size {row.size}"
-        checkpoint = _verified(audit, where, row.note)
-        if checkpoint is None:
-            continue
-        key_id = audit.key.key_id.hex() if audit.key else row.key_id
-        columns = (row.size, row.key_id, "sha256:" + row.root)
-        if columns != (checkpoint.size, key_id, checkpoint.root):
-            audit.findings.fault(where, "its columns differ from its note")
-        _check_root(audit, where, checkpoint, found, first)
-    for name in file_names:
-        data = _file_of_checkpoint(audit, name)
-        if data is None:
-            continue
-        where, size = f"checkpoints/{name}", int(name.partition(".")[0])
-        if data in notes_by_size.get(size, set()):
-            notes_by_size[size].discard(data)
-            continue  # its row was checked
-        checkpoint = _verified(audit, where, data)
-        if checkpoint is not None:
-            if checkpoint.size != size:
-                audit.findings.fault(where, "its name is not its size", expected=checkpoint.size, found=size)
-            _check_root(audit, where, checkpoint, found, first)
-    present = {int(name.partition(".")[0]) for name in file_names}
-    for size in sorted(size for size, notes in notes_by_size.items() if notes and size not in present):
-        audit.findings.fault(f"checkpoints/{size}.checkpoint", "the file is missing")
-    for size in sorted(size for size, notes in notes_by_size.items() if notes and size in present):
-        audit.findings.fault(f"checkpoints/{size}.checkpoint", "the file is not the checkpoint that the ledger holds")
-    _anchor_to_checkpoints(audit, rows)
-
-
-def _check_named_checkpoints(audit: _Audit, connection: sqlite3.Connection, rows: list[_CheckpointRow]) -> None:
-    """Every checkpoint that an attempt was opened on must be there: its row was durable before the attempt was."""
-    there = {canonical.sha256(row.note) for row in rows}
-    for body, seq in connection.execute(_ATTEMPTS):
-        with contextlib.suppress(EvidenceError, KeyError, TypeError):  # a damaged body was reported
-            named = parse_leaf(bytes(body), seq)["data"]["checkpoint_note_sha256"]
-            if named not in there:
-                audit.findings.fault(
-                    "table checkpoint",
-                    "the checkpoint that was signed before this attempt was opened is missing",
-                    entry=seq,
-                    expected=named,
-                )
-
-
-def _file_of_checkpoint(audit: _Audit, name: str) -> bytes | None:
-    from receipts.store import open_below
-
-    try:
-        with open_below(audit.home.path, f"checkpoints/{name}") as file:
-            return file.read(note.MAX_NOTE_BYTES + 1)
-    except OSError as error:
-        audit.findings.fault(f"checkpoints/{name}", f"cannot be read as a regular file: {error.strerror}")
-        return None
-
-
-def _check_root(audit: _Audit, where: str, checkpoint: note.Checkpoint, found: EntriesSeen, first: int) -> None:
-    audit.findings.count("checkpoints")
-    if checkpoint.size > found.head.size:
-        audit.findings.fault(
-            where,
-            "the ledger's tail was cut: the checkpoint signs more entries than there are",
-            expected=f"{checkpoint.size} entries",
-            found=f"{found.head.size} entries",
-        )
-    elif checkpoint.size in found.roots:
-        if found.roots[checkpoint.size] != checkpoint.root:
-            audit.findings.fault(
-                where,
-                f"the first {checkpoint.size} entries are not those that were signed",
-                expected=checkpoint.root,
-                found=found.roots[checkpoint.size],
-            )
-    elif checkpoint.size < first:
-        audit.findings.not_checked.append(f"the root of {where}, which lies before the entries that were read")
-    else:
-        audit.findings.fault(where, "its root cannot be compared, because entries before it are missing")
-
-
-def _anchor_to_checkpoints(audit: _Audit, rows: list[_CheckpointRow]) -> None:
-    if rows and audit.key:
-        audit.findings.anchored_to.append(
-            f"{len(rows)} checkpoints by the ledger's own key {audit.key.key_id.hex()}, "
-            f"the last over {rows[-1].size} entries"
-        )
-        if audit.head and rows[-1].size < audit.head.size:
-            audit.findings.not_checked.append(
-                f"a signature over entries {rows[-1].size} … {audit.head.size - 1}: no checkpoint covers them yet"
-            )
-    elif audit.head:
-        audit.findings.not_checked.append("signatures: the ledger holds no checkpoint")
 
 
 def _mark(audit: _Audit) -> seen.Mark | None:
@@ -349,7 +226,7 @@ def _check_mark(audit: _Audit, mark: seen.Mark | None, found: EntriesSeen, first
         audit.findings.not_checked.append("the last-seen mark, which lies before the entries that were read")
 
 
-def _start_at_checkpoint(audit: _Audit, connection: sqlite3.Connection, rows: list[_CheckpointRow], size: int) -> Start:
+def _start_at_checkpoint(audit: _Audit, connection: sqlite3.Connection, rows: list[CheckpointRow], size: int) -> Start:
     """Behind the newest checkpoint whose signature and stored nodes agree, else at the beginning."""
     for row in reversed([row for row in rows if 0 < row.size <= size]):
         try:
@@ -387,7 +264,7 @@ def _check_evidence(
     later = list(_named_since(connection, found.head.size))
     named = found.files + [item for item, _ in later if item]
     blobs = dict(found.blobs) | {digest: seq for _, digests in later for digest, seq in digests.items()}
-    audit.findings.orphans += orphans(listed, named, blobs)
+    audit.findings.orphans += orphans(listed, named, blobs) + strays(audit.home)
 
 
 def _named_since(connection: sqlite3.Connection, size: int) -> Iterator[tuple[NamedFile | None, dict[str, int]]]:

@@ -14,7 +14,7 @@ from ledger.audit_entries import NamedFile
 from ledger.findings import Findings
 from ledger.home import EvidenceHome
 from receipts.errors import EvidenceError
-from receipts.store import files_below, open_below
+from receipts.store import MOST_BLOB_BYTES, files_below, open_below
 
 MOST_READ_BYTES: Final = 16 << 20
 """A file longer than its entry says is hashed up to this size, to tell whose bytes it holds."""
@@ -30,6 +30,12 @@ _CANNOT_OPEN: Final[Mapping[int | None, str]] = {
 def listed_files(home: EvidenceHome) -> list[str]:
     """Every file below ``receipts/`` and ``blobs/``, relative to the home."""
     return [f"{root.name}/{name}" for root in (home.receipts, home.blobs) for name in files_below(root)]
+
+
+def strays(home: EvidenceHome) -> list[str]:
+    """Names directly in the home that are no part of one."""
+    known = {"ledger.db", "ledger.db-journal", "receipts", "blobs", "checkpoints", "reports"}
+    return sorted(path.name for path in home.path.iterdir() if path.name not in known)
 
 
 def check_files(home: EvidenceHome, named: Sequence[NamedFile], findings: Findings) -> None:
@@ -73,7 +79,11 @@ def check_blobs(home: EvidenceHome, named: Mapping[str, int], findings: Findings
         if file is None:
             continue
         with file:
-            found = "sha256:" + hashlib.file_digest(file, "sha256").hexdigest()
+            size = os.fstat(file.fileno()).st_size
+            if size > MOST_BLOB_BYTES:
+                found = f"{size} bytes (not read)"
+            else:
+                found = "sha256:" + hashlib.file_digest(file, "sha256").hexdigest()
         if found != digest:
             findings.fault(path, "the blob was changed", entry=entry, expected=digest, found=found)
 

@@ -233,6 +233,10 @@ def _our_error(error: Exception, path: Path) -> SoakledgerError:
         )
     if code == sqlite3.SQLITE_CANTOPEN:
         return HomeError(f"the ledger cannot be opened: {words}", where=str(path))
+    if code == sqlite3.SQLITE_NOTADB:
+        return EvidenceError(
+            "this file is not an SQLite database, and so no ledger", where=str(path), next_step="restore it from a copy"
+        )
     return EvidenceError(
         f"the database refuses: {words}", where=str(path), next_step="soakledger ledger verify names every fault"
     )

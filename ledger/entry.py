@@ -34,6 +34,9 @@ KINDS: Final = frozenset(
 DOCUMENT_KINDS: Final = frozenset({"receipt", "verdict"})
 """Kinds whose ``data`` is a whole document and whose ``ref`` is the file that holds it."""
 
+SIGNED_KINDS: Final = frozenset({"genesis", "registration", "verdict"})
+"""Kinds whose entry is signed over in its own transaction. Before ``attempt_open`` a checkpoint is asked for."""
+
 _KIND: Final = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _SUBJECT: Final = re.compile(r"[ -~]{0,200}")
 _SHA256: Final = re.compile(r"sha256:[0-9a-f]{64}")

@@ -1,25 +1,40 @@
-"""The files that a ledger is made of: the database before it has a history, and the checkpoints beside it."""
+"""The file that a ledger is made of, before it has a history."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import sqlite3
-from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 from ledger import schema
 from ledger.connection import Database, translated
 from receipts.errors import EvidenceError, HomeError
-from receipts.store import open_regular, sync_folder, write_exclusive
+from receipts.store import sync_folder
+
+_OF_SQLITE: Final = ("-journal", "-wal", "-shm")
 
 
 class LedgerExistsError(HomeError):
     """A ledger cannot be begun here: there is one, perhaps since a moment ago. Status 2."""
 
 
-def stored_version(path: Path) -> int:
-    """The schema version of a ledger file. Raises HomeError (none here) or EvidenceError (empty, not a ledger)."""
+def require_file(path: Path) -> None:
+    """Refuse what cannot be a ledger's file, or what lies where SQLite keeps its own, before SQLite opens it.
+
+    Raises HomeError (none here, no file: a pipe would be waited for) or EvidenceError (empty).
+    """
+    if path.parent.exists() and not path.parent.is_dir():
+        raise HomeError(
+            "is not a folder: no home can be here", where=str(path.parent), next_step="name another home with --home"
+        )
+    if path.is_symlink() and not path.exists():
+        raise HomeError(
+            "is a link to nothing: there is no ledger here",
+            where=str(path),
+            next_step="put back what it should lead to, or name another home with --home",
+        )
     if not path.exists():
         raise HomeError(
             "there is no ledger here",
@@ -31,7 +46,19 @@ def stored_version(path: Path) -> int:
             "is not a file: no ledger can be here", where=str(path), next_step="name another home with --home"
         )
     if path.stat().st_size == 0:
-        raise EvidenceError("the ledger file is empty", where=str(path), next_step="restore it from a copy")
+        raise EvidenceError("the ledger file is empty: 0 bytes", where=str(path), next_step="restore it from a copy")
+    for beside in (path.with_name(path.name + suffix) for suffix in _OF_SQLITE):
+        if os.path.lexists(beside) and not (beside.is_file() and not beside.is_symlink()):
+            raise HomeError(
+                "is in the place of SQLite's own file and is no file: the ledger cannot be opened",
+                where=str(beside),
+                next_step="find out what put it there, and take it away",
+            )
+
+
+def stored_version(path: Path) -> int:
+    """The schema version of a ledger file. Raises HomeError (none here) or EvidenceError (empty, not a ledger)."""
+    require_file(path)
     database = Database(path, "read")
     try:
         with database.transaction() as connection:
@@ -39,17 +66,15 @@ def stored_version(path: Path) -> int:
             (version,) = connection.exec_driver_sql("PRAGMA user_version").one()
     finally:
         database.close()
-    if application != schema.APPLICATION_ID or version < 1:
+    if application != schema.APPLICATION_ID:
         raise EvidenceError("this file is not a soakledger ledger", where=str(path))
+    if version < 1:
+        raise EvidenceError(
+            f"the ledger does not say which schema it has: its user_version was changed to {version}",
+            where=str(path),
+            next_step="restore it from a copy; soakledger ledger verify names every fault",
+        )
     return int(version)
-
-
-def checkpoint_files(folder: Path) -> Iterator[int]:
-    """The tree sizes that the names in a folder of checkpoints speak of."""
-    if folder.is_dir():
-        for path in folder.glob("*.checkpoint"):
-            if path.stem.isdecimal():
-                yield int(path.stem)
 
 
 def make_file(path: Path) -> None:
@@ -72,15 +97,3 @@ def publish(temporary: Path, final: Path) -> None:
         raise LedgerExistsError("there is a ledger here already", where=str(final)) from None
     except OSError as error:
         raise HomeError(f"the ledger cannot be made: {error.strerror}", where=str(final)) from None
-
-
-def write_checkpoint_file(path: Path, data: bytes) -> None:
-    """Keep a signed checkpoint; the same one again is no error. Raises EvidenceError on another of its size."""
-    try:
-        write_exclusive(path, data)
-    except EvidenceError:
-        # A checkpoint of this head was written before, by us or by another process: Ed25519 gives equal bytes.
-        with contextlib.suppress(OSError), open_regular(path) as file:
-            if file.read(len(data) + 1) == data:
-                return
-        raise

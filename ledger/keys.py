@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 PUBLIC_PREFIX: Final = "ed25519:"
 _PRIVATE_PREFIX: Final = "PRIVATE+KEY"
 _LOST_KEY_STEP: Final = (
-    "restore the key file from your backup; without it the ledger still verifies, but takes no further checkpoint"
+    "restore the key file from your backup; without it the ledger still verifies, "
+    "but takes no further registration, attempt or verdict"
 )
 
 

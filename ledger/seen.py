@@ -128,7 +128,7 @@ def _locked(mark: Path) -> Iterator[None]:
 def _undisturbed(mark: Path) -> Iterator[None]:
     """While nobody writes the mark. A mark that was brought here without its lock is read all the same."""
     try:
-        handle = os.open(_lock_of(mark), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        handle = os.open(_lock_of(mark), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         yield
         return

@@ -14,28 +14,31 @@ from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
 
-from ledger import merkle, note, schema, seen
+from ledger import checkpoints, merkle, schema, seen
 from ledger.connection import Database
-from ledger.entry import DOCUMENT_KINDS, LEAF_VERSION, NO_PREV, Entry, Head, Ref, build_entry, require_small
-from ledger.files import (
-    LedgerExistsError,
-    checkpoint_files,
-    make_file,
-    publish,
-    stored_version,
-    write_checkpoint_file,
+from ledger.entry import (
+    DOCUMENT_KINDS,
+    LEAF_VERSION,
+    NO_PREV,
+    SIGNED_KINDS,
+    Entry,
+    Head,
+    Ref,
+    build_entry,
+    require_small,
 )
+from ledger.files import LedgerExistsError, make_file, publish, stored_version
 from ledger.home import EvidenceHome
 from ledger.keys import SigningKey, VerifyKey
 from ledger.note import Checkpoint
 from ledger.projections import Measure, rows_of
 from ledger.reader import LedgerReader
-from ledger.tables import CHECKPOINT, ENTRY, entry_values, insert, insert_nodes, insert_projected
+from ledger.tables import ENTRY, entry_values, insert, insert_nodes, insert_projected
 from receipts import canonical
 from receipts.canonical import JsonValue
 from receipts.clock import HostClock
-from receipts.errors import EvidenceError, HomeError, InputError, SoakledgerError
-from receipts.store import make_folder, open_below, write_exclusive
+from receipts.errors import EvidenceError, InputError, SoakledgerError
+from receipts.store import make_folder, write_exclusive
 
 __all__ = ["Draft", "Entry", "Head", "Ledger", "LedgerReader", "Ref"]
 
@@ -120,7 +123,7 @@ class Ledger(LedgerReader):
         temporary = home.path / f".ledger.{secrets.token_hex(8)}.tmp"
         try:
             make_file(temporary)
-            _write_genesis(home, temporary, _Writer(clock, tool), key.verify_key, environ)
+            _write_genesis(home, temporary, _Writer(clock, tool), key, environ)
             publish(temporary, home.ledger_db)
         except BaseException:
             if not _is_of(home.ledger_db, temporary):
@@ -128,9 +131,7 @@ class Ledger(LedgerReader):
             raise
         finally:
             temporary.unlink(missing_ok=True)
-        ledger = cls.open(home, clock=clock, tool=tool, read_only=False, environ=environ, measure=measure)
-        ledger.checkpoint()
-        return ledger
+        return cls.open(home, clock=clock, tool=tool, read_only=False, environ=environ, measure=measure)
 
     @classmethod
     def open(
@@ -160,6 +161,7 @@ class Ledger(LedgerReader):
         ledger = cls(home, database, writer=writer, environ=environ, measure=measure, newer_schema=newer)
         try:
             ledger._require_continuation()
+            ledger._complete_checkpoints()
         except BaseException:
             ledger.close()
             raise
@@ -207,53 +209,72 @@ class Ledger(LedgerReader):
     def record(self, kind: str, subject: str, path: str, document: JsonValue) -> Entry:
         """Keep a whole document: the file ``path`` (POSIX, relative to the home) first, then its entry.
 
-        Raises what ``write_exclusive`` and ``append`` raise; after an error in between the file is an orphan
-        that ``verify`` lists.
+        Raises what ``write_exclusive`` and ``append`` raise. A file whose entry was refused is taken away again, so
+        that its name and number are free; one that a kill left is an orphan that ``verify`` lists.
         """
         data = canonical.file_bytes(document)
         self._require_writer()
         # Before the file: one whose entry is refused would be an orphan, and its observation lost.
         require_small(kind, subject, data)
         write_exclusive(self.home.path / path, data)
-        return self._append(lambda _: (Draft(kind, subject, document, Ref.of(path, data)),))[0]
+        try:
+            return self._append(lambda _: (Draft(kind, subject, document, Ref.of(path, data)),))[0]
+        except Exception:
+            with contextlib.suppress(SoakledgerError, OSError):
+                # A commit that failed in its last moment may have come through: only what no entry names may go.
+                if not any(entry.ref and entry.ref.path == path for entry in self.entries(subject=subject)):
+                    (self.home.path / path).unlink()
+            raise
 
     # Signing
 
     def verify_key(self) -> VerifyKey:
         """The public key that genesis fixed. Raises EvidenceError."""
-        return VerifyKey.from_text(self.origin, str(self.genesis().data.get("public_key")))
+        return checkpoints.verify_key(self)
 
     def signing_key(self) -> SigningKey:
         """The private key of this ledger on this machine. Raises HomeError when it is lost or another's."""
-        key = SigningKey.load(self.origin, self._environ)
-        if key.verify_key != self.verify_key():
-            raise HomeError(f"the signing key on this machine is not the one that ledger {self.origin} was made with")
-        return key
+        return checkpoints.signing_key(self, self._environ)
 
     def checkpoint(self) -> Checkpoint:
         """Sign the head as it is now; the same head signed again is the same checkpoint."""
         key = self.signing_key()
-        head = self.head()
-        signed = note.sign_checkpoint(head.size, head.root, key)
-        # The file first: a row without its file would be a fault, a file without its row still verifies.
-        write_checkpoint_file(self.home.checkpoints / f"{head.size}.checkpoint", signed.note)
-        self._insert_checkpoint(signed, key.key_id.hex())
+        self._require_writer()
+        with self._lock, self._database.transaction(write=True) as connection:
+            reader = LedgerReader(lambda statement: connection.execute(statement).all())
+            head = reader.head()
+            signed = checkpoints.sign(connection, head, key)
+        checkpoints.write_file(self.home, signed.size, signed.note)
         return signed
 
     # Inside
 
     def _append(self, make: Callable[[LedgerReader], Iterable[Draft]]) -> list[Entry]:
+        entries, signed, head = self._commit(make)
+        for checkpoint in signed:
+            self._keep_file(checkpoint)
+        self._remember(head)
+        return entries
+
+    def _commit(
+        self, make: Callable[[LedgerReader], Iterable[Draft]], key: SigningKey | None = None
+    ) -> tuple[list[Entry], list[Checkpoint], Head]:
+        """The entries and the rows of their checkpoints in one transaction; nothing outside the database yet."""
         writer = self._require_writer()
+        signed: list[Checkpoint] = []
         with self._lock:
             known, self._edge = self._edge, None
             with self._database.transaction(write=True) as connection:
                 reader = LedgerReader(lambda statement: connection.execute(statement).all())
                 edge = _edge_now(reader, connection, known)
-                entries = [self._insert(connection, edge, draft, writer) for draft in make(reader)]
+                entries = []
+                for draft in make(reader):
+                    entries.append(self._insert(connection, edge, draft, writer))
+                    if draft.kind in SIGNED_KINDS:
+                        key = key or checkpoints.signing_key(reader, self._environ)
+                        signed.append(checkpoints.sign(connection, _head_of(edge), key))
             self._edge = edge
-            head = Head(edge.frontier.size, "sha256:" + edge.frontier.root().hex())
-        self._remember(head)
-        return entries
+        return entries, signed, _head_of(edge)
 
     def _insert(self, connection: sa.Connection, edge: _Edge, draft: Draft, writer: _Writer) -> Entry:
         # Genesis names its own origin: until it stands there is nothing to read one from.
@@ -264,19 +285,6 @@ class Ledger(LedgerReader):
         edge.last_leaf = entry.leaf_hash
         insert_projected(connection, rows_of(entry, self._measure))
         return entry
-
-    def _insert_checkpoint(self, signed: Checkpoint, key_id: str) -> None:
-        row = {
-            "tree_size": signed.size,
-            "key_id": key_id,
-            "root": signed.root.removeprefix("sha256:"),
-            "note": signed.note.decode(),
-        }
-        self._require_writer()
-        known = sa.select(CHECKPOINT.c.note).where(CHECKPOINT.c.tree_size == signed.size, CHECKPOINT.c.key_id == key_id)
-        with self._lock, self._database.transaction(write=True) as connection:
-            if not connection.execute(known).all():
-                insert(connection, "checkpoint", [row])
 
     def _require_writer(self) -> _Writer:
         if self._writer is not None:
@@ -294,8 +302,10 @@ class Ledger(LedgerReader):
         """Refuse a history that is shorter than, or different from, what is known of it; then remember it."""
         where = str(self.home.ledger_db)
         mark = seen.read_mark(self.origin, self._environ)
-        size = self.size()
-        for known, what in ((mark.size if mark else 0, "this machine saw"), (self._signed_size(size), "were signed")):
+        spoken_of = checkpoints.sizes(self, self.home)
+        size = self.size()  # read last: what mark and checkpoints speak of was there before
+        signed = checkpoints.largest(spoken_of, self.home, self.verify_key, size)
+        for known, what in ((mark.size if mark else 0, "this machine saw"), (signed, "were signed")):
             if size < known:
                 raise EvidenceError(
                     f"the ledger's tail was cut: it has {size} entries, and {known} {what} before",
@@ -311,23 +321,24 @@ class Ledger(LedgerReader):
         with contextlib.suppress(SoakledgerError):
             seen.advance(seen.Mark(self.origin, size, self.root_at(size)), self._environ, create=not self.read_only)
 
-    def _signed_size(self, size: int) -> int:
-        """The largest tree that a checkpoint, row or file, speaks of.
+    def _complete_checkpoints(self) -> None:
+        """Make good what a killed writer owed. What cannot be made good stops nobody: ``verify`` names it."""
+        if self.read_only:
+            return
+        with contextlib.suppress(SoakledgerError):
+            key = self.verify_key()
+            for size, data in checkpoints.owed_files(self, self.home, key):
+                checkpoints.write_file(self.home, size, data)
+            for signed in checkpoints.owed_rows(self, self.home, key):
+                with self._lock, self._database.transaction(write=True) as connection:
+                    checkpoints.insert_row(connection, signed, key.key_id.hex())
 
-        A file's name says nothing: one that speaks of more than the ``size`` entries that there are counts when the
-        ledger's own key signed it. Anything else that lies there is for ``verify`` to name.
-        """
-        ((row,),) = self.fetch(sa.select(sa.func.max(CHECKPOINT.c.tree_size)))
-        beyond = (known for known in checkpoint_files(self.home.checkpoints) if known > size)
-        return max([int(row or 0), *(known for known in beyond if self._is_signed(known))])
-
-    def _is_signed(self, size: int) -> bool:
+    def _keep_file(self, signed: Checkpoint) -> None:
         try:
-            with open_below(self.home.path, f"checkpoints/{size}.checkpoint") as file:
-                signed = note.verify_checkpoint(file.read(note.MAX_NOTE_BYTES + 1), self.verify_key())
-        except (OSError, EvidenceError):
-            return False
-        return signed.size == size
+            checkpoints.write_file(self.home, signed.size, signed.note)
+        except SoakledgerError as error:
+            # Entry and signature are durable in the database: to raise now would say that they are not.
+            _LOG.warning("a checkpoint has no file yet: %s", error)
 
     def _remember(self, head: Head) -> None:
         try:
@@ -338,9 +349,11 @@ class Ledger(LedgerReader):
 
 
 def _require_own_ref(kind: str, data: JsonValue, ref: Ref | None) -> None:
-    """Refuse a document whose ref is not that of its own file."""
-    if kind not in DOCUMENT_KINDS or ref is None:
+    """Refuse a document without a ref, or with one that is not that of its own file."""
+    if kind not in DOCUMENT_KINDS:
         return
+    if ref is None:
+        raise InputError(f"a {kind} entry names the file of its document, and this one names none")
     expected = Ref.of(ref.path, canonical.file_bytes(data))
     if expected != ref:
         raise InputError(
@@ -384,6 +397,10 @@ def _edge_now(reader: LedgerReader, connection: sa.Connection, known: _Edge | No
     return _Edge(reader.frontier(size), last_leaf)
 
 
+def _head_of(edge: _Edge) -> Head:
+    return Head(edge.frontier.size, "sha256:" + edge.frontier.root().hex())
+
+
 def _is_of(ledger_db: Path, temporary: Path) -> bool:
     """Whether a ledger that was interrupted in the making had its name already: then its key must stay."""
     try:
@@ -392,16 +409,19 @@ def _is_of(ledger_db: Path, temporary: Path) -> bool:
         return False
 
 
-def _write_genesis(home: EvidenceHome, path: Path, writer: _Writer, key: VerifyKey, environ: Mapping[str, str]) -> None:
+def _write_genesis(
+    home: EvidenceHome, path: Path, writer: _Writer, key: SigningKey, environ: Mapping[str, str]
+) -> None:
+    """Genesis and the checkpoint over it. No file and no mark yet: there may be another ledger here in a moment."""
     database = Database(path, "append")
     try:
         ledger = Ledger(home, database, writer=writer, environ=environ)
         data = {
             "origin": key.name,
-            "public_key": key.text,
+            "public_key": key.verify_key.text,
             "key_id": key.key_id.hex(),
             "schema": schema.SCHEMA_VERSION,
         }
-        ledger.append("genesis", "", data)
+        ledger._commit(lambda _: (Draft("genesis", "", data),), key)
     finally:
         database.close()

@@ -8,6 +8,7 @@ aside, never deleted.
 from __future__ import annotations
 
 import base64
+import contextlib
 import os
 import secrets
 from collections.abc import Mapping
@@ -66,7 +67,7 @@ def enroll(lane: Lane) -> Enrolled:
     _copy(lane.receiver.enrolled / IDENTITY_COPY, canonical.file_bytes(document), made, moved)
     template = lane.producer.checkpoint / identities.CHAT_TEMPLATE
     if template.is_file():
-        _copy(lane.receiver.enrolled / TEMPLATE_COPY, template.read_bytes(), made, moved)
+        _copy(lane.receiver.enrolled / TEMPLATE_COPY, _read_bytes(template, identities.MOST_BYTES), made, moved)
     _copy(_public_copy(lane), public.encode("ascii") + b"\n", made, moved)
     identity = identities.digest(document)
     data = Enrollment(
@@ -179,8 +180,9 @@ def _public_text(key: Ed25519PrivateKey) -> str:
 
 def _copy(path: Path, data: bytes, made: list[Path], moved: list[tuple[Path, Path]]) -> None:
     if path.exists():
-        if path.read_bytes() == data:
-            return
+        with contextlib.suppress(OSError):  # what is no regular file, or longer, is not this one
+            if read_bounded(path, len(data)) == data:
+                return
         target = path.with_name(f"{path.name}.stale-{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}")
         path.rename(target)
         moved.append((path, target))
@@ -214,9 +216,9 @@ def _read_text(path: Path) -> str:
     return _read_bytes(path).decode("ascii", "replace")
 
 
-def _read_bytes(path: Path) -> bytes:
+def _read_bytes(path: Path, most_bytes: int = _MOST_KEY_BYTES) -> bytes:
     try:
-        return read_bounded(path, _MOST_KEY_BYTES)
+        return read_bounded(path, most_bytes)
     except OSError as error:
         raise InputError(
             f"cannot be read: {error.strerror}", where=str(path), next_step="run `soakledger lane enroll`"
@@ -224,7 +226,7 @@ def _read_bytes(path: Path) -> bytes:
 
 
 def _file_sha256(path: Path) -> str | None:
-    return canonical.sha256(path.read_bytes()) if path.is_file() else None
+    return canonical.sha256(_read_bytes(path, identities.MOST_BYTES)) if path.is_file() else None
 
 
 def _template_digest(document: Mapping[str, Any]) -> str | None:

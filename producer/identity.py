@@ -242,7 +242,10 @@ def _file_digest(path: Path) -> str:
 def _sized_digest(path: Path) -> dict[str, Any] | None:
     if not path.is_file():
         return None
-    data = path.read_bytes()
+    try:
+        data = read_bounded(path, MOST_BYTES)
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", where=str(path)) from None
     return {"bytes": len(data), "sha256": canonical.sha256(data)}
 
 

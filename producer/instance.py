@@ -16,9 +16,11 @@ from receipts import canonical
 from receipts.errors import CanonicalError
 from receipts.kinds import ClockBlock, Document, Instance, Nanoseconds
 from receipts.names import Sha256
+from receipts.store import read_bounded
 
 STARTUP_RECEIPT: Final = "startup-receipt.json"
 ROPE_CACHE: Final = "rope-cache.bin"
+MOST_STARTUP_BYTES: Final = 1 << 20
 
 
 class StartupReceipt(Document):
@@ -65,7 +67,7 @@ class Artefacts:
     def read_startup(self) -> tuple[StartupReceipt, str] | None:
         """The startup receipt and its digest; None while there is none or it is not whole."""
         try:
-            data = self.startup_receipt.read_bytes()
+            data = read_bounded(self.startup_receipt, MOST_STARTUP_BYTES)
             return StartupReceipt.read(canonical.parse(data)), canonical.sha256(data)
         except (OSError, CanonicalError):
             return None

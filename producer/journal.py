@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,9 +20,12 @@ from receipts.clock import HostClock
 from receipts.errors import EvidenceError, HomeError
 from receipts.events import EVENTS, JournalRecord
 from receipts.kinds import Document, JournalHead
-from receipts.store import write_exclusive
+from receipts.store import read_bounded, write_exclusive
 
 GENESIS: Final = "sha256:" + 64 * "0"
+MOST_RECORD_BYTES: Final = 1 << 20
+"""More than any record has."""
+_RECORD_NAME: Final = re.compile(r"[0-9]{8,15}\.json")
 
 
 @dataclass
@@ -63,7 +67,7 @@ class Journal:
         return self.folder / f"{n:08d}.json"
 
     def digest(self, n: int) -> str:
-        return canonical.sha256(self.path(n).read_bytes())
+        return canonical.sha256(self._data(n))
 
     def head(self) -> JournalHead:
         """Number and digest of the last record; 0 and zeros while there is none."""
@@ -75,7 +79,7 @@ class Journal:
         prev = GENESIS if first <= 1 else self.digest(first - 1)
         n = max(1, first)
         while (path := self.path(n)).exists():
-            data = path.read_bytes()
+            data = self._data(n)
             record = JournalRecord.read(canonical.parse(data))
             if record.n != n or record.prev != prev:
                 raise EvidenceError(f"record {n} does not continue the chain: prev is {record.prev}", where=str(path))
@@ -91,7 +95,7 @@ class Journal:
         n = self._last()
         digest: str | None = None
         while n > 0:
-            data = self.path(n).read_bytes()
+            data = self._data(n)
             record = JournalRecord.read(canonical.parse(data))
             if record.n != n or (digest is not None and digest != canonical.sha256(data)):
                 raise EvidenceError(f"record {n} is not the one that record {n + 1} continues", where=str(self.path(n)))
@@ -99,9 +103,13 @@ class Journal:
             digest = record.prev
             n -= 1
 
+    def _data(self, n: int) -> bytes:
+        """The bytes of a record. Raises OSError: not there, no regular file, or longer than any record is."""
+        return read_bounded(self.path(n), MOST_RECORD_BYTES)
+
     def _last(self) -> int:
         if self._known == 0 and self.folder.is_dir():
-            numbers = [int(path.stem) for path in self.folder.glob("[0-9]*.json")]
+            numbers = [int(path.stem) for path in self.folder.iterdir() if _RECORD_NAME.fullmatch(path.name)]
             self._known = max(numbers, default=0)
         while self.path(self._known + 1).exists():
             self._known += 1

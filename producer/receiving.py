@@ -17,7 +17,7 @@ from producer.enrollment import receiver_config
 from producer.handoff import inspection, receiver
 from producer.host import linux
 from producer.lane import Lane, LaneConfig
-from producer.runtime.process import child_environment
+from producer.runtime.process import child_environment, log_tail, opened_log
 from receipts.errors import LaneError, SoakledgerError
 
 
@@ -52,7 +52,7 @@ def start(lane: Lane) -> RunningReceiver:
     """Start a receiver in a session of its own and wait until it listens. Raises LaneError with its last words."""
     lane.receiver.work_dir.mkdir(parents=True, exist_ok=True)
     log = lane.receiver.work_dir / "receiver.log"
-    with log.open("ab") as output:
+    with opened_log(log, "receiver") as output:
         process = subprocess.Popen(
             [sys.executable, "-m", "producer.receiving", "--lane", str(lane.source)],
             stdin=subprocess.DEVNULL,
@@ -68,7 +68,7 @@ def start(lane: Lane) -> RunningReceiver:
     line = process.stdout.readline()
     if not line:
         process.wait()
-        tail = log.read_text(encoding="utf-8", errors="replace").splitlines()[-6:]
+        tail = log_tail(log, 6)
         raise LaneError("the receiver did not start; its last lines:\n" + "\n".join(f"  | {item}" for item in tail))
     return RunningReceiver(process)
 

@@ -24,13 +24,16 @@ from producer.lane import Lane
 from producer.runtime import process
 from receipts import canonical
 from receipts.clock import HostClock
-from receipts.errors import LaneError, LeaseHeldError
+from receipts.errors import InputError, LaneError, LeaseHeldError
 from receipts.events import RitualEvent, StopEvent
 from receipts.kinds import Instance, MovedFile
+from receipts.store import read_bounded
 
 READY_DEADLINE_S: Final = 600
 STOP_GRACE_S: Final = 10
 _POLL_S: Final = 0.05
+_MOST_ASIDE_BYTES: Final = 1 << 28
+"""More than a startup receipt or a RoPE cache has."""
 
 Waiting = Callable[[str], None]
 """Told what the start is doing, for a person."""
@@ -107,7 +110,14 @@ def _move_aside(artefacts: Artefacts) -> tuple[MovedFile, ...]:
     for path in (artefacts.rope_cache, artefacts.startup_receipt):
         if not path.exists():
             continue
-        data = path.read_bytes()
+        try:
+            data = read_bounded(path, _MOST_ASIDE_BYTES)
+        except OSError as error:
+            raise InputError(
+                f"cannot be moved aside for a fresh start: {error.strerror}",
+                where=str(path),
+                next_step="find out what put it there, and take it away",
+            ) from None
         target = path.with_name(f"{path.name}.stale-{stamp}")
         extra = 0
         while target.exists():  # two rituals within one second: nothing may be replaced

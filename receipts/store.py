@@ -22,6 +22,8 @@ from typing import BinaryIO, Final
 from receipts.errors import EvidenceError, HomeError, InputError
 
 SLICE_BYTES: Final = 1 << 20
+MOST_BLOB_BYTES: Final = 1 << 30
+"""The largest blob. A file blown up with holes beyond all measure would be read for days."""
 _READ_ONLY: Final = 0o444
 _DIGEST: Final = re.compile(r"sha256:([0-9a-f]{64})")
 _NEXT_STEP: Final = {
@@ -98,6 +100,9 @@ class BlobStore:
             file = open_regular(path)
         except OSError as error:
             raise EvidenceError(f"blob {digest} cannot be read: {error.strerror}", where=str(path)) from None
+        if os.fstat(file.fileno()).st_size > MOST_BLOB_BYTES:
+            file.close()
+            raise EvidenceError(f"blob {digest} is larger than any blob", where=str(path))
         found = "sha256:" + hashlib.file_digest(file, "sha256").hexdigest()
         if found != digest:
             file.close()
@@ -109,7 +114,11 @@ class BlobStore:
         hasher = hashlib.sha256()
 
         def fill(handle: int) -> None:
+            size = 0
             while piece := source.read(SLICE_BYTES):
+                size += len(piece)
+                if size > MOST_BLOB_BYTES:
+                    raise InputError(f"a blob has at most {MOST_BLOB_BYTES} bytes, and this one has more")
                 hasher.update(piece)
                 write_all(handle, piece)
 

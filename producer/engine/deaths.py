@@ -15,9 +15,11 @@ from receipts import canonical
 from receipts.errors import CanonicalError
 from receipts.events import DeathSite
 from receipts.kinds import Instance
+from receipts.store import read_bounded
 
 EXIT_TEMPFAIL: Final = 75
 ARMED: Final = "watchdog-armed.json"
+_MOST_BYTES: Final = 65_536
 
 
 def die(site: DeathSite, reason: str) -> NoReturn:
@@ -45,7 +47,7 @@ def site_of_status(status: int, work_dir: Path, instance: Instance) -> DeathSite
         return "exit"
     # Of the three sites only the watchdog dies without a record of its own.
     try:
-        armed = canonical.parse((work_dir / ARMED).read_bytes())
+        armed = canonical.parse(read_bounded(work_dir / ARMED, _MOST_BYTES))
     except (OSError, CanonicalError):
         return "not_known"
     return "watchdog" if armed.get("instance") == instance.document() else "not_known"

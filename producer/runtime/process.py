@@ -7,14 +7,16 @@ death is seen and written down even when the orchestrator is gone.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import signal
+import stat
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Final
 
 from producer.engine.deaths import site_of_status
 from producer.host import linux
@@ -25,6 +27,9 @@ from receipts.clock import HostClock
 from receipts.errors import LaneError
 from receipts.events import DeathEvent, FailedStartEvent
 from receipts.kinds import Instance
+from receipts.store import open_regular
+
+_TAIL_BYTES: Final = 64 * 1024
 
 
 @dataclass(frozen=True)
@@ -42,7 +47,7 @@ def start(lane: Lane, log: Path) -> Kept:
     Raises LaneError when the log cannot be written, or when the keeper ends before it names a resident.
     """
     command = [sys.executable, "-m", "producer.runtime.process", str(lane.source), str(log)]
-    with _opened_log(log) as output:
+    with opened_log(log) as output:
         keeper = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -73,9 +78,9 @@ def child_environment() -> dict[str, str]:
 def log_tail(log: Path, lines: int = 12) -> list[str]:
     """The last lines of a resident's log, for a person."""
     try:
-        with log.open("rb") as file:
-            file.seek(max(0, log.stat().st_size - 64 * 1024))
-            return file.read().decode("utf-8", "replace").splitlines()[-lines:]
+        with open_regular(log) as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
+            return file.read(_TAIL_BYTES).decode("utf-8", "replace").splitlines()[-lines:]
     except OSError:
         return []
 
@@ -84,7 +89,7 @@ def keep(lane: Lane, log: Path) -> None:
     """Be the keeper: start the resident, report its instance on stdout, wait, journal its end."""
     clock = HostClock(lane.producer.host)
     born_ns = clock.stamp()
-    with _opened_log(log) as output:
+    with opened_log(log) as output:
         resident = subprocess.Popen(
             [sys.executable, "-m", "producer.resident", "--lane", str(lane.source)],
             stdin=subprocess.DEVNULL,
@@ -162,13 +167,19 @@ def _instance_of_child(pid: int, clock: HostClock) -> Instance:
         return Instance(host=clock.host, boot_id=clock.boot_id, pid=pid, start_ticks="0")
 
 
-def _opened_log(log: Path) -> IO[bytes]:
+def opened_log(log: Path, whose: str = "producer") -> IO[bytes]:
+    """A log to append to, made where it is missing. Raises LaneError, also on what is no regular file."""
     try:
         log.parent.mkdir(parents=True, exist_ok=True)
-        return log.open("ab")
+        # Opening a pipe that nobody reads would wait for its reader.
+        handle = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            os.close(handle)
+            raise OSError(errno.EINVAL, "not a regular file", str(log))
+        return os.fdopen(handle, "ab")
     except OSError as error:
         raise LaneError(
-            f"the producer's log cannot be written: {error.strerror or error}",
+            f"the {whose}'s log cannot be written: {error.strerror or error}",
             where=str(log),
             next_step="free space there, or give this user the right to write there",
         ) from None

@@ -14,7 +14,7 @@ from judged_ledger import clean_attempt, new_ledger, put, refs, verdicts
 from campaigns import cli, judging
 from ledger.audit import verify
 from ledger.entry import Ref
-from ledger.store import Ledger
+from ledger.store import Draft, Ledger
 from receipts import canonical
 from receipts.errors import EvidenceError, InputError
 
@@ -235,8 +235,11 @@ def test_a_link_in_place_of_the_attempts_folder_is_not_followed(judged: Ledger, 
 def test_a_receipt_or_verdict_whose_entry_names_no_file_is_a_fault(judged: Ledger) -> None:
     (stored,) = verdicts(judged)
     last = list(judged.entries(kinds={"receipt"}))[-1]
-    bare = judged.append("receipt", last.subject, last.data | {"n": last.data["n"] + 1})
-    verdict = judged.append("verdict", stored.subject, stored.data)
+    drafts = [
+        Draft("receipt", last.subject, last.data | {"n": last.data["n"] + 1}),
+        Draft("verdict", stored.subject, stored.data),
+    ]
+    bare, verdict = judged._append(lambda _: drafts)  # the door refuses them; somebody else's release may not
     said = refused(judged)
     for entry in (bare, verdict):
         assert f"{entry.subject}: entry {entry.seq} names no file for its document" in said

@@ -16,9 +16,10 @@ from ledger.audit import verify
 from ledger.home import EvidenceHome
 from ledger.keys import key_path
 from ledger.note import Checkpoint
+from ledger.seen import mark_path
 from ledger.store import Ledger
-from receipts.errors import HomeError, InputError
-from receipts.store import read_bounded
+from receipts.errors import EvidenceError, HomeError, InputError, SoakledgerError
+from receipts.store import BlobStore, read_bounded
 
 REGISTER = """
 import sys
@@ -70,6 +71,87 @@ def test_a_schema_version_that_is_none_is_named(home: EvidenceHome, sql: Callabl
     assert "user_version was changed" in told(verify(home))
 
 
+@pytest.mark.parametrize("version", [2, 99])
+def test_a_schema_version_that_no_entry_speaks_of_is_named(
+    home: EvidenceHome, ledger: Ledger, sql: Callable[..., None], version: int
+) -> None:
+    sql(f"PRAGMA user_version = {version}", "CREATE TABLE hidden (x)")
+    words = told(verify(home))
+    assert f"user_version was changed (expected 1, found {version})" in words
+    assert "table hidden: is in the database and not of this schema" in words
+    sql("PRAGMA user_version = 1", "DROP TABLE hidden")
+    ledger.append("schema", "", {"schema": version})
+    sql(f"PRAGMA user_version = {version}")
+    report = verify(home)
+    assert report.ok and f"the ledger has schema {version}, this release knows 1" in str(report.not_checked)
+
+
+@pytest.mark.usefixtures("ledger")
+def test_a_schema_version_that_is_none_is_not_taken_for_another_programs_file(
+    reopen: Callable[..., Ledger], sql: Callable[..., None]
+) -> None:
+    sql("PRAGMA user_version = -1")
+    with pytest.raises(EvidenceError, match="user_version was changed to -1"):
+        reopen()
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("kind", ["pipe", "folder", "link"])
+@pytest.mark.parametrize("suffix", ["-journal", "-wal", "-shm"])
+@pytest.mark.usefixtures("ledger")
+def test_what_lies_in_place_of_sqlites_own_files_is_told_at_once(
+    home: EvidenceHome, reopen: Callable[..., Ledger], suffix: str, kind: str
+) -> None:
+    path = home.path / f"ledger.db{suffix}"
+    make = {"pipe": os.mkfifo, "folder": os.mkdir, "link": lambda path: path.symlink_to("/dev/zero")}[kind]
+    make(path)
+    for read_only in (True, False):
+        with pytest.raises(HomeError, match="is no file: the ledger cannot be opened") as caught:
+            reopen(read_only=read_only)
+        assert caught.value.where == str(path)
+    assert [fault.where for fault in verify(home).faults] == [str(path)]
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda home: home.path.write_text("a file"), "evidence: is not a folder: no home can be here"),
+        (lambda home: os.mkfifo(home.path), "evidence: is not a folder: no home can be here"),
+        (lambda home: _put(home, None), "ledger.db: is a link to nothing: there is no ledger here"),
+        (lambda home: _put(home, b""), "ledger.db: the ledger file is empty: 0 bytes"),
+        (lambda home: _put(home, b"hello" * 999), "ledger.db: this file is not an SQLite database, and so no ledger"),
+    ],
+)
+def test_what_is_no_ledger_is_called_what_it_is(
+    home: EvidenceHome, reopen: Callable[..., Ledger], make: Callable[[EvidenceHome], None], words: str
+) -> None:
+    make(home)
+    for read_only in (True, False):
+        with pytest.raises(SoakledgerError) as caught:
+            reopen(read_only=read_only)
+        assert words in str(caught.value)
+        assert isinstance(caught.value, EvidenceError) == home.ledger_db.is_file()
+    assert not verify(home).ok
+
+
+def _put(home: EvidenceHome, data: bytes | None) -> None:
+    home.path.mkdir()
+    if data is None:
+        home.ledger_db.symlink_to("nowhere")
+    else:
+        home.ledger_db.write_bytes(data)
+
+
+@pytest.mark.usefixtures("ledger")
+def test_what_lies_in_the_home_and_is_nobodys_is_listed(home: EvidenceHome) -> None:
+    for name in ("999.checkpoint", "notes.txt"):
+        (home.path / name).write_bytes(b"junk")
+    (home.path / "folder").mkdir()
+    (home.path / "reports").mkdir()
+    report = verify(home)
+    assert report.ok and report.orphans == ("999.checkpoint", "folder", "notes.txt")
+
+
 @pytest.mark.usefixtures("ledger")
 def test_a_stray_checkpoint_name_stops_nobody_and_is_named(home: EvidenceHome, reopen: Callable[..., Ledger]) -> None:
     (home.checkpoints / "999.checkpoint").write_bytes(b"what is this\n")
@@ -100,6 +182,26 @@ def test_a_receipt_blown_up_with_holes_is_named_without_being_read(home: Evidenc
     (fault,) = verify(home).faults
     assert fault.what == "the file is longer than what its entry says"
     assert fault.found == f"{1 << 40} bytes (not read)"
+
+
+def test_a_blob_blown_up_with_holes_is_named_without_being_read(home: EvidenceHome, ledger: Ledger) -> None:
+    store = BlobStore(home.blobs)
+    digest = store.put_bytes(b"what was seen")
+    ledger.append("deviation", "", {"log_blob": digest})
+    assert verify(home).ok
+    store.path(digest).chmod(0o644)
+    os.truncate(store.path(digest), 1 << 40)
+    (fault,) = verify(home).faults
+    assert (fault.what, fault.found) == ("the blob was changed", f"{1 << 40} bytes (not read)")
+
+
+@pytest.mark.timeout(30)
+def test_a_pipe_in_place_of_the_marks_lock_is_no_reason_to_wait(home: EvidenceHome, ledger: Ledger) -> None:
+    lock = mark_path(ledger.origin, os.environ).with_suffix(".lock")
+    lock.unlink()
+    os.mkfifo(lock, 0o600)
+    ledger.append("deviation", "", {"n": 1})
+    assert verify(home).ok
 
 
 @pytest.mark.parametrize("kind", ["pipe", "folder"])

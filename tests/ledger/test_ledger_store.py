@@ -23,6 +23,7 @@ from ledger.entry import MAX_LEAF_BYTES, Ref
 from ledger.home import EvidenceHome
 from ledger.keys import key_path
 from ledger.store import Draft, Ledger, LedgerReader
+from receipts import canonical
 from receipts.errors import EvidenceError, HomeError, InputError, SoakledgerError
 
 
@@ -116,8 +117,49 @@ def test_a_ref_that_is_not_of_the_document_is_refused(ledger: Ledger) -> None:
 def test_a_receipt_without_what_every_reader_needs_is_refused_with_the_member(ledger: Ledger) -> None:
     broken = receipt(1) | {"attempt": "one"}
     with pytest.raises(InputError, match=r"data\.attempt is not an integer"):
-        ledger.append("receipt", "x", broken)
+        ledger.append("receipt", "x", broken, Ref.of("receipts/x.json", canonical.file_bytes(broken)))
     assert ledger.size() == 1
+
+
+@pytest.mark.parametrize("kind", ["receipt", "verdict"])
+def test_a_document_without_a_file_is_refused_at_every_door(ledger: Ledger, kind: str) -> None:
+    doors: list[Callable[[], object]] = [
+        lambda: ledger.append(kind, "x", receipt(1)),
+        lambda: ledger.append_many([(kind, "x", receipt(1))]),
+        lambda: ledger.append_built(kind, lambda _: ("x", receipt(1), None)),
+    ]
+    for door in doors:
+        with pytest.raises(InputError, match=f"a {kind} entry names the file of its document"):
+            door()
+    assert ledger.size() == 1
+
+
+def test_a_document_whose_entry_is_refused_leaves_no_file_and_its_number_is_free(
+    ledger: Ledger, home: EvidenceHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise HomeError("the ledger cannot be written: database or disk is full")
+
+    with monkeypatch.context() as patch, pytest.raises(HomeError, match="disk is full"):
+        patch.setattr(Ledger, "_insert", full)
+        record_receipt(ledger, 1)
+    assert verify(home).orphans == ()
+    record_receipt(ledger, 1)
+    report = verify(home)
+    assert report.ok and (report.files_checked, report.orphans) == (1, ())
+
+
+def test_a_document_whose_entry_came_through_after_all_keeps_its_file(
+    ledger: Ledger, home: EvidenceHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def torn(*_: object) -> None:
+        raise HomeError("the last-seen mark cannot be told")
+
+    with monkeypatch.context() as patch, pytest.raises(HomeError):
+        patch.setattr(Ledger, "_remember", torn)
+        record_receipt(ledger, 1)
+    report = verify(home)
+    assert report.ok and report.files_checked == 1
 
 
 def test_several_entries_are_appended_all_or_none(ledger: Ledger) -> None:
