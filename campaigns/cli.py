@@ -10,6 +10,7 @@ from typing import Final, NoReturn
 import click
 
 from campaigns.commands import exits, streams
+from receipts.visible import one_line
 
 GROUPS: Final = {
     "campaign": "Specs, registrations, attempts and verdicts.",
@@ -84,7 +85,7 @@ def _run(arguments: list[str]) -> tuple[int, bool]:
     except click.exceptions.Exit as stop:
         return stop.exit_code, True
     except click.ClickException as error:
-        error.show(sys.stderr)
+        _say(_usage(error))
         return exits.USAGE, True
     except click.Abort:
         _say("interrupted")
@@ -113,24 +114,30 @@ def _require_text(arguments: list[str]) -> None:
             raise click.UsageError(f"argument {number} is not UTF-8: {argument.encode('utf-8', 'surrogateescape')!r}")
 
 
+def _usage(error: click.ClickException) -> str:
+    """What click refused, and where the help is: one line, as every other message."""
+    text = one_line(error.format_message(), 2000).rstrip(".")
+    if isinstance(error, click.NoSuchOption) and error.option_name.lstrip("-").isdecimal():
+        text = f"{error.option_name} is read as an option for its dash; no number below 0 is taken here"
+    context = getattr(error, "ctx", None)
+    return text if context is None else f"{text}; next: read `{context.command_path} --help`"
+
+
 def _told(error: Exception) -> int:
     """Say what a user can mend, and give its status; anything else is ours and is raised again."""
-    from receipts.errors import FaultsError, SoakledgerError
+    from receipts.errors import SoakledgerError
 
     if isinstance(error, SoakledgerError):
-        for line in error.details:
-            # Faults are equals; a difference is only shown beside the reason.
-            sys.stderr.write(f"soakledger: {line}\n" if isinstance(error, FaultsError) else f"{line}\n")
-        _say(error.headline if error.next_step is None else f"{error.headline}; next: {error.next_step}")
+        # The reason is the last line, whatever is told beside it: long details would scroll it away.
+        sys.stderr.write("".join(f"{line}\n" for line in error.detail_lines))
+        _say(error.headline + error.next_words)
         return exits.of_error(error)
     if isinstance(error, OSError) and error.filename is not None:
-        from receipts.names import one_line
-
         # A path that is too long, no folder, not ours to write: the system's own words and the path say it best.
         _say(f"{one_line(str(error.filename), 200)}: {error.strerror}")
         return exits.USAGE
     if isinstance(error, OverflowError):
-        _say(f"a number is out of range: {error}")
+        _say(f"a number is out of range: {one_line(str(error), 200)}")
         return exits.USAGE
     raise error
 

@@ -143,7 +143,8 @@ def check_files(ledger: Ledger, campaign: str, attempt: int) -> None:
     faults += check_intents(views)
     if faults:
         raise EvidenceError(
-            "the evidence of this attempt is not whole\n" + "\n".join(f"  {fault}" for fault in faults),
+            "the evidence of this attempt is not whole",
+            details=faults,
             where=f"{campaign}/{attempt}",
             next_step="run `soakledger ledger verify`, and put the original files back",
         )

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TextIO
 
-from receipts.names import one_line
+from receipts.visible import on_terminal, one_line
 from templates.terminal import rep_line
 
-_BACK: Final = "\r\x1b[2K"
-"""To the beginning of the line, which is wiped."""
+_WIPED: Final = "\r\x1b[2K"
+"""To the beginning of the terminal's line, which is wiped."""
 _QUIET_S: Final = 5.0
 """How long a step may go on without a line where nothing can be overwritten."""
 
@@ -57,7 +60,7 @@ class PlainProgress:
 
     def running(self, text: str) -> None:
         """What goes on inside a rep, where it leaves no trace: a log has the rep's own line."""
-        if self.stream.isatty():
+        if self._moves():
             self._move(f"  {text}", False)
 
     def rep(self, envelope: dict[str, Any], reps: int) -> None:
@@ -67,27 +70,38 @@ class PlainProgress:
         self.say(rep_line(envelope, reps))
 
     def _move(self, text: str, last: bool) -> None:
-        if not self.stream.isatty():
+        if not self._moves():
             if last or time.monotonic() - self._last > _QUIET_S:
                 self._last = time.monotonic()
-                self._write(text[:78] + "\n")
+                self._write(one_line(text, 78) + "\n")
             return
         if time.monotonic() - self._last < 0.1 and not last:
             return
         self._last = time.monotonic()
         self._moving = not last
         # What has come to its end stays: the next line of anybody's must not be glued to it.
-        self._write(_BACK + one_line(text, 78) + ("\n" if last else ""))
+        # A line that wraps could not be wiped by going back to its beginning.
+        room = max(10, min(shutil.get_terminal_size((80, 24)).columns, 80) - 2)
+        self._write_moving(_WIPED + one_line(text, room) + ("\n" if last else ""))
+
+    def _moves(self) -> bool:
+        """Whether a line can be overwritten where this is read."""
+        return self.stream.isatty() and os.environ.get("TERM") != "dumb"
 
     def _end_moving(self) -> None:
         if self._moving:
             self._moving = False
-            self._write(_BACK)
+            self._write_moving(_WIPED)
+
+    def _write_moving(self, text: str) -> None:
+        """A steady stream shows what a terminal would obey; here that is ours and meant."""
+        self._put(getattr(self.stream, "write_moving", self.stream.write), text)
 
     def _write(self, text: str) -> None:
+        self._put(self.stream.write, on_terminal(text))
+
+    def _put(self, write: Callable[[str], object], text: str) -> None:
         try:
-            # A steady stream shows what a terminal would obey; these bytes are ours and meant.
-            write = getattr(self.stream, "write_moving", self.stream.write) if _BACK in text else self.stream.write
             write(text)
             self.stream.flush()
         except (OSError, ValueError):

@@ -77,9 +77,9 @@ def _require_reason(latest: Entry, loaded: LoadedSpec, resolved: dict[str, Any],
         raise _UnchangedError(latest)
     if reason is None:
         raise InputError(
-            f"{loaded.spec.id} is registered with another text or another meaning\n"
-            + difference(last, loaded, resolved),
+            f"{loaded.spec.id} is registered with another text or another meaning (entry {latest.seq})",
             where=loaded.source,
+            details=difference(last, loaded, resolved),
             next_step="amend it with --reason TEXT: the amendment is kept beside what it amends",
         )
 
@@ -133,9 +133,9 @@ def require_registered(ledger: Ledger, loaded: LoadedSpec, resolved: dict[str, A
     data = Registration.read(latest.data)
     if (data.spec_sha256, data.resolved_sha256) != (loaded.spec_sha256, resolved_sha256(resolved)):
         raise InputError(
-            f"{loaded.spec.id} has changed since it was registered (entry {latest.seq})\n"
-            + difference(data, loaded, resolved),
+            f"{loaded.spec.id} has changed since it was registered (entry {latest.seq})",
             where=loaded.source,
+            details=difference(data, loaded, resolved),
             next_step="launch the registered spec, or register the change as an amendment with --reason",
         )
     _require_room_for_earlier(ledger, loaded, data)
@@ -156,19 +156,20 @@ def _require_room_for_earlier(ledger: Ledger, loaded: LoadedSpec, data: Registra
         )
 
 
-def difference(registered: Registration, loaded: LoadedSpec, resolved: dict[str, Any]) -> str:
-    """Both digests and, where one differs, what differs."""
+def difference(registered: Registration, loaded: LoadedSpec, resolved: dict[str, Any]) -> list[str]:
+    """What changed in one line, then both digests and, where one differs, what differs: lines safe to print."""
     lines = [
-        f"  spec     registered {registered.spec_sha256}",
-        f"           now        {loaded.spec_sha256}",
-        f"  resolved registered {registered.resolved_sha256}",
-        f"           now        {resolved_sha256(resolved)}",
+        registry.changes_in_words(registered.resolved, resolved),
+        f"spec     registered {registered.spec_sha256}",
+        f"         now        {loaded.spec_sha256}",
+        f"resolved registered {registered.resolved_sha256}",
+        f"         now        {resolved_sha256(resolved)}",
     ]
     if registered.spec_sha256 != loaded.spec_sha256:
-        lines.append(registry.raw_difference(registered.spec.encode("utf-8"), loaded.raw))
+        lines += registry.raw_difference(registered.spec.encode("utf-8"), loaded.raw)
     if registered.resolved_sha256 != resolved_sha256(resolved):
-        lines.append(registry.resolved_difference(registered.resolved, resolved))
-    return "\n".join(lines)
+        lines += registry.resolved_difference(registered.resolved, resolved)
+    return lines
 
 
 def resolved_for(loaded: LoadedSpec, lane: Lane | None) -> tuple[dict[str, Any], dict[str, list[int]]]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from campaigns.refusals import Metrics, read_spec
 from campaigns.spec import CampaignSpec
@@ -18,6 +18,10 @@ from receipts import canonical, lint
 from receipts.errors import InputError
 from receipts.names import is_identifier, one_line, quoted
 from receipts.nearest import nearest
+
+_MOST_CHANGES: Final = 4
+"""Changed values that are told in one line; the difference below it has them all."""
+_NONE: Final = object()
 
 
 @dataclass(frozen=True)
@@ -69,22 +73,60 @@ def find_registered(name: str, ledger: LedgerReader) -> LoadedSpec:
     return find(name)
 
 
-def raw_difference(registered: bytes, now: bytes) -> str:
-    """Unified diff of two spec files, empty where the bytes are equal; safe to print."""
+def changes_in_words(registered: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """In one line, which values of a resolved spec changed and how; safe to print."""
+    changes = [
+        f"{place} {_value(old)} -> {_value(new)}" for place, old, new in _changes("", dict(registered), dict(now))
+    ]
+    if not changes:
+        return "changed: only how it is written; every value is the same"
+    more = len(changes) - _MOST_CHANGES
+    return "changed: " + "; ".join(changes[:_MOST_CHANGES]) + (f"; and {more} more" if more > 0 else "")
+
+
+def _changes(place: str, old: Any, new: Any) -> Iterator[tuple[str, Any, Any]]:
+    """Every value that differs, with its place; stages and criteria go by their names, not by their order."""
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        for key in [*old, *(key for key in new if key not in old)]:
+            yield from _changes(f"{place}.{key}".lstrip("."), old.get(key, _NONE), new.get(key, _NONE))
+    elif _are_named(old) and _are_named(new):
+        before, after = ({item["name"]: item for item in items} for items in (old, new))
+        yield from _changes(place, before, after)
+        if before == after and list(before) != list(after):
+            yield f"{place} order", ", ".join(before), ", ".join(after)
+    elif old != new:
+        yield place, old, new
+
+
+def _are_named(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(item, Mapping) and "name" in item for item in value)
+
+
+def _value(value: Any) -> str:
+    if value is _NONE or value is None:
+        return "none"
+    if isinstance(value, Mapping):
+        return "given"
+    return one_line(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False), 40)
+
+
+def raw_difference(registered: bytes, now: bytes) -> list[str]:
+    """Unified diff of two spec files, empty where the bytes are equal; lines safe to print."""
     if registered == now:
-        return ""
-    before, after = registered.decode("utf-8", "replace"), now.decode("utf-8", "replace")
-    return _diff(before, after) or "the two differ in line endings only"
+        return []
+    before, after = (raw.decode("utf-8", "replace").replace("\r\n", "\n") for raw in (registered, now))
+    return _diff(before, after) or ["the two differ in line endings only"]
 
 
-def resolved_difference(registered: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+def resolved_difference(registered: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Unified diff of two resolved specs, one value a line, empty where they are equal."""
     return _diff(*(json.dumps(item, indent=1, sort_keys=True, ensure_ascii=False) for item in (registered, now)))
 
 
-def _diff(before: str, after: str) -> str:
+def _diff(before: str, after: str) -> list[str]:
+    # Only a newline ends a line of TOML or JSON; U+2028 and its like are letters of a text there.
     lines = difflib.unified_diff(before.split("\n"), after.split("\n"), "registered", "now", lineterm="", n=2)
-    return "\n".join(one_line(line.rstrip("\n"), 400) for line in lines)
+    return [one_line(line, 400) for line in lines]
 
 
 def _shipped_files() -> Iterator[tuple[str, bytes]]:

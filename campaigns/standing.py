@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from campaigns.lost import is_running
@@ -9,19 +10,38 @@ from ledger.query import AttemptRow
 from ledger.store import Ledger
 from receipts.kinds import attempt_folder
 from receipts.leaves import AttemptOpen
+from templates.story import Life
 
 
-def standing_of(ledger: Ledger, row: AttemptRow, now: datetime | None = None) -> str:
-    """One phrase: the verdict and how it ended, or RUNNING or LOST with the age of the last sign of life."""
-    if row.verdict is not None:
-        return f"{row.verdict} ({row.ended}), opened {row.opened_at}"
-    if row.ended is not None:
-        return f"closed without a verdict ({row.ended}), opened {row.opened_at}"
+@dataclass(frozen=True)
+class Standing:
+    """One attempt in a list: ``how`` it ended, or its last sign of life where it did not."""
+
+    attempt: str
+    word: str
+    how: str
+    opened_at: str
+
+
+def standing_of(ledger: Ledger, row: AttemptRow, now: datetime | None = None) -> Standing:
+    """The verdict and how it ended, or RUNNING or LOST with the age of the last sign of life."""
+    attempt = f"{row.campaign}/{row.attempt}"
+    if row.ended is not None or row.verdict is not None:
+        return Standing(attempt, row.verdict or "no verdict", str(row.ended), row.opened_at)
     opened = AttemptOpen.read(ledger.entry(row.open_seq).data)
-    age = _age_s(_last_sign(ledger, row), now or datetime.now(UTC))
+    sign = f"last sign of life {_age_s(_last_sign(ledger, row), now or datetime.now(UTC))} s ago"
     if is_running(opened):
-        return f"RUNNING as pid {opened.pid}, last sign of life {age} s ago"
-    return f"LOST, last sign of life {age} s ago"
+        return Standing(attempt, "RUNNING", f"pid {opened.pid}, {sign}", row.opened_at)
+    return Standing(attempt, "LOST", sign, row.opened_at)
+
+
+def life_of(ledger: Ledger, campaign: str, attempt: int) -> Life | None:
+    """``running`` or ``lost`` for an attempt that nobody closed; None for one that has ended."""
+    subject = f"{campaign}/{attempt}"
+    if any(ledger.latest(kind, subject) for kind in ("attempt_close", "attempt_abandoned")):
+        return None
+    opened = ledger.latest("attempt_open", subject)
+    return None if opened is None else "running" if is_running(AttemptOpen.read(opened.data)) else "lost"
 
 
 def _last_sign(ledger: Ledger, row: AttemptRow) -> str:

@@ -34,7 +34,8 @@ def enroll_producer(lane: Lane, *, renew: bool, say: Callable[[str], None]) -> t
             return identities.digest(enrolled), path, False
         if not renew:
             raise IdentityError(
-                "the files are not the enrolled ones\n" + "\n".join(f"  {item}" for item in changed),
+                "the files are not the enrolled ones",
+                details=[str(item) for item in changed],
                 where=str(path),
                 next_step="put them back, or enroll anew with --renew: that is a new identity",
             )

@@ -135,7 +135,8 @@ def require_equal(enrolled: Mapping[str, Any], found: Mapping[str, Any], *, wher
     faults = differences({key: enrolled.get(key, _ABSENT) for key in found}, dict(found))
     if faults:
         raise IdentityError(
-            "the identity is not the enrolled one\n" + "\n".join(f"  {fault}" for fault in faults),
+            "the identity is not the enrolled one",
+            details=[str(fault) for fault in faults],
             where=where,
             next_step="put the enrolled files back, or enroll the producer anew: that is a new identity",
         )
@@ -185,13 +186,14 @@ def _distribution(package: str, progress: Progress | None) -> dict[str, Any]:
         raise IdentityError(f"{package} has no RECORD of its files", where=str(base))
     hashed = _hashed([(name, base / name) for name in sorted(listed)], package, progress)
     changed = [
-        f"  {name}: RECORD says {_hex(listed[name])}, the file has {hashed[name]}"
+        f"{name}: RECORD says {_hex(listed[name])}, the file has {hashed[name]}"
         for name in sorted(listed)
         if listed[name].startswith("sha256=") and _hex(listed[name]) != hashed[name]
     ]
     if changed:
         raise IdentityError(
-            f"installed files of {package} were changed\n" + "\n".join(changed),
+            f"installed files of {package} were changed",
+            details=changed,
             where=str(base),
             next_step=f"install {package} anew",
         )
@@ -219,9 +221,9 @@ def _found(package: str) -> importlib.metadata.Distribution:
 def _hashed(files: Iterable[tuple[str, Path]], what: str, progress: Progress | None) -> dict[str, str]:
     """Hash files in parallel (hashlib lets go of the GIL). Raises IdentityError naming a file that is missing."""
     wanted = list(files)
-    missing = [f"  {name}: missing" for name, path in wanted if not path.is_file()]
+    missing = [f"{name}: missing" for name, path in wanted if not path.is_file()]
     if missing:
-        raise IdentityError(f"files of {what} are missing\n" + "\n".join(missing))
+        raise IdentityError(f"files of {what} are missing", details=missing)
     total = sum(path.stat().st_size for _, path in wanted)
     done = 0
     result: dict[str, str] = {}

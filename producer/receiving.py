@@ -68,8 +68,8 @@ def start(lane: Lane) -> RunningReceiver:
     line = process.stdout.readline()
     if not line:
         process.wait()
-        tail = log_tail(log, 6)
-        raise LaneError("the receiver did not start; its last lines:\n" + "\n".join(f"  | {item}" for item in tail))
+        tail = [f"| {item}" for item in log_tail(log, 6)]
+        raise LaneError("the receiver did not start", where=str(log), details=tail)
     return RunningReceiver(process)
 
 

@@ -173,8 +173,8 @@ def _wait(
 
 
 def _failed(kept: process.Kept, what: str) -> LaneError:
-    tail = "\n".join(f"  | {line}" for line in process.log_tail(kept.log))
-    return LaneError(f"{what}; its last lines:\n{tail}", where=str(kept.log))
+    tail = [f"| {line}" for line in process.log_tail(kept.log)]
+    return LaneError(what, where=str(kept.log), details=tail)
 
 
 def _gone(instance: Instance, grace_s: float) -> bool:

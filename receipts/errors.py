@@ -7,35 +7,53 @@ The command line prints exactly that and ends with the status that
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
+
+from receipts.visible import one_line
+
+_MOST_CHARACTERS: Final = 2000
+"""Longest part of a message that is shown; a path or a program's words can be of any length."""
 
 
 class SoakledgerError(Exception):
     """Base of every error that soakledger raises on purpose.
 
     ``what`` is one sentence for a person. ``where`` is a file, a path inside a document, or an
-    address. ``next_step`` is the legitimate next thing to do, if there is one.
+    address. ``details`` are lines told beside it: single faults, a difference, the last lines of a log. ``next_step``
+    is the legitimate next thing to do, if there is one. Each may hold text from outside, and is shown as one line.
     """
 
-    def __init__(self, what: str, *, where: str | None = None, next_step: str | None = None) -> None:
+    def __init__(
+        self, what: str, *, where: str | None = None, details: Sequence[str] = (), next_step: str | None = None
+    ) -> None:
         super().__init__(what)
         self.what = what
         self.where = where
+        self.details = tuple(details)
         self.next_step = next_step
 
     @property
     def headline(self) -> str:
         """Where and what in one line."""
-        what = self.what.partition("\n")[0]
-        return f"{self.where}: {what}" if self.where else what
+        return _shown(f"{self.where}: {self.what}" if self.where else self.what)
 
     @property
-    def details(self) -> tuple[str, ...]:
-        """What is told beside the reason, line by line: differences, single faults."""
-        return tuple(self.what.split("\n")[1:])
+    def detail_lines(self) -> list[str]:
+        """What is told beside the reason, each safe to print."""
+        return [f"  {_shown(line)}" for line in self.details]
+
+    @property
+    def next_words(self) -> str:
+        """The next step as the end of a line, empty where there is none."""
+        return f"; next: {_shown(self.next_step)}" if self.next_step else ""
 
     def __str__(self) -> str:
-        head = f"{self.where}: {self.what}" if self.where else self.what
-        return f"{head}\n  next: {self.next_step}" if self.next_step else head
+        lines = [self.headline, *self.detail_lines]
+        return "\n".join([*lines, f"  next: {_shown(self.next_step)}"] if self.next_step else lines)
+
+
+def _shown(text: str) -> str:
+    return one_line(text, _MOST_CHARACTERS)
 
 
 class InputError(SoakledgerError):
@@ -52,12 +70,16 @@ class FaultsError(InputError):
     @property
     def headline(self) -> str:
         """The last fault."""
-        return self.faults[-1]
+        return _shown(self.faults[-1])
 
     @property
-    def details(self) -> tuple[str, ...]:
-        """Every other fault."""
-        return self.faults[:-1]
+    def detail_lines(self) -> list[str]:
+        """Every other fault: they are equals, each a message of its own."""
+        return [f"soakledger: {_shown(fault)}" for fault in self.faults[:-1]]
+
+    def __str__(self) -> str:
+        lines = [_shown(fault) for fault in self.faults]
+        return "\n".join([*lines, f"  next: {_shown(self.next_step)}"] if self.next_step else lines)
 
 
 class CanonicalError(InputError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from typing import Any, Final, Literal
 
 from receipts.kinds import (
@@ -22,6 +23,14 @@ DeathSite = Literal["watchdog", "engine_touched", "third_error", "signal", "exit
 """The three sites of status 75, an end by a signal, any other exit, and an exit whose status nobody saw."""
 
 Observer = Literal["self", "keeper", "supervisor", "ritual", "control", "runner"]
+
+
+def signal_name(number: int) -> str:
+    """``SIGKILL`` for 9; a number that this system has no name for stays one."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 class JournalRecord(ClockBlock):

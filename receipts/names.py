@@ -1,17 +1,19 @@
 """What a name may look like: identifiers, cases, digests, and the one rule of free text (DESIGN section 5).
 
 Identifiers are validated at the door. Free text may hold any Unicode that UTF-8 can carry; whoever shows it
-escapes it, and ``one_line`` is how a message does that.
+escapes it, and ``one_line`` of ``receipts/visible.py`` is how a message does that.
 """
 
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Callable, Sequence
 from typing import Annotated, Final
 
 from pydantic import AfterValidator, BeforeValidator, Strict, WithJsonSchema
+
+from receipts.visible import one_line as one_line
+from receipts.visible import quoted as quoted
 
 IDENTIFIER_PATTERN: Final = r"[a-z0-9][a-z0-9._-]{0,63}"
 CASE_PATTERN: Final = r"[a-z0-9][a-z0-9._=-]{0,63}"
@@ -100,8 +102,6 @@ Told = Annotated[str, BeforeValidator(lambda text: told(text) if isinstance(text
 Statement = Annotated[str, Strict(), AfterValidator(_free_text), AfterValidator(_said)]
 """Free text that says something: not empty and not only white space."""
 
-_UNSAFE_CATEGORIES: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
-
 
 def told(text: str) -> str:
     """``text``; what passes MAX_TOLD_BYTES of UTF-8 is replaced by how much that was, a lone surrogate by ``?``."""
@@ -112,24 +112,3 @@ def told(text: str) -> str:
     half = MAX_TOLD_BYTES // 2 - 40
     first, last = data[:half].decode("utf-8", "ignore"), data[-half:].decode("utf-8", "ignore")
     return f"{first} … [{len(data) - 2 * half} bytes left out] … {last}"
-
-
-def one_line(text: str, limit: int = 80) -> str:
-    """``text`` on one line of a terminal: controls, line separators, bidi marks and surrogates as escapes.
-
-    Longer than ``limit`` characters is cut and ends in ``…``.
-    """
-    shown = "".join(_visible(character) for character in text[: limit + 1])
-    return shown if len(shown) <= limit else shown[: limit - 1] + "…"
-
-
-def quoted(text: str, limit: int = 80) -> str:
-    """``one_line`` between single quotes."""
-    return f"'{one_line(text, limit)}'"
-
-
-def _visible(character: str) -> str:
-    if unicodedata.category(character) not in _UNSAFE_CATEGORIES:
-        return character
-    code = ord(character)
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"

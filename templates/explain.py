@@ -25,18 +25,19 @@ def explain(story: Story) -> Explanation | None:
     """None for a PASS: there is nothing to explain."""
     if story.word == "PASS":
         return None
-    step = words.NEXT_STEP[story.word].format(campaign=story.campaign, attempt=story.attempt)
+    step = words.NEXT_STEP[story.word if story.life is None else story.life].format(
+        campaign=story.campaign, attempt=story.attempt
+    )
     return Explanation(tuple(_happened(story)), step, words.THEATRE)
 
 
 def ending_sentence(story: Story) -> str:
     """How the attempt ended, with its signal, its reason, or what was found of it."""
     if story.ending is None:
-        return (
-            f"It was never closed: it is running, or its orchestrator is lost. Last sign of life "
-            f"{words.utc(story.last_sign_at)}."
-        )
+        return f"{words.NOT_CLOSED[story.life]}. Last sign of life {words.utc(story.last_sign_at)}."
     text = f"Ended: {words.ENDED.get(story.ending['ended'], story.ending['ended'])}"
+    if story.ending["ended"] == "complete" and story.unobserved:
+        text += f"; {words.ENDED_EARLY}"
     details = [story.ending.get("signal"), story.ending.get("reason"), story.ending.get("found")]
     said = [str(item) for item in details if item]
     return f"{text} ({'; '.join(said)})." if said else f"{text}."
@@ -97,8 +98,8 @@ def weaker_sentence(item: Mapping[str, Any]) -> str:
 def _against_bound(row: CriterionRow) -> str:
     if row.observed != MISSING:
         worst = "" if row.worst == MISSING else f", worst at {row.worst}"
-        return f"observed {row.measured}, bound {row.bound}, {row.margin}{worst}"
-    text = f"bound {row.bound}; {row.worst} lies beyond every bound"
+        return f"observed {row.measured}, bound {row.bounded}, {row.margin}{worst}"
+    text = f"bound {row.bounded}; {row.worst} lies beyond every bound"
     if row.series is None:
         return text
     unit = f" {row.unit}" if row.unit else ""

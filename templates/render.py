@@ -13,7 +13,8 @@ from receipts.names import one_line
 from templates import words
 from templates.explain import ending_sentence, explain, outcome_counts
 from templates.plots import rep_plots
-from templates.story import LedgerReader, Story, story
+from templates.rows import how_it_ended
+from templates.story import LedgerReader, Life, Story, story
 
 Format = Literal["md", "html"]
 MAX_TEXT_CHARACTERS: Final = 4000
@@ -23,9 +24,9 @@ _BLOCK_START: Final = re.compile(r"^(\s*)([-=](?=[-=\s]|$)|\d+(?=[.)](?:\s|$)))"
 _LINK: Final = re.compile(r":(?=//)|(?<=www)\.", re.IGNORECASE)
 
 
-def render_verdict(reader: LedgerReader, campaign: str, attempt: int, *, fmt: Format) -> str:
-    """The verdict page of one attempt, from the ledger alone."""
-    return render_story(story(reader, campaign, attempt), fmt=fmt)
+def render_verdict(reader: LedgerReader, campaign: str, attempt: int, *, fmt: Format, life: Life | None = None) -> str:
+    """The verdict page of one attempt, from the ledger and, where it has no end, from what its ``life`` is known as."""
+    return render_story(story(reader, campaign, attempt, life=life), fmt=fmt)
 
 
 def render_story(view: Story, *, fmt: Format) -> str:
@@ -72,4 +73,5 @@ def _environment(fmt: Format) -> jinja2.Environment:
     )
     environment.filters["t"] = markdown if fmt == "md" else visible
     environment.filters["utc"] = words.utc
+    environment.filters["how_it_ended"] = how_it_ended
     return environment

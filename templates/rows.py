@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Final
 
+from receipts.events import signal_name
 from receipts.kinds import CONTROL
 from receipts.metrics import METRICS, measure_receipt, shown_text
 from templates import words
@@ -71,6 +72,11 @@ class CriterionRow:
         """The observed figure with its unit; the missing sign alone where there is none."""
         return self.observed if self.observed == MISSING or not self.unit else f"{self.observed} {self.unit}"
 
+    @property
+    def bounded(self) -> str:
+        """The bound with its unit: ``>= 3 Gbit/s``."""
+        return f"{self.bound} {self.unit.removesuffix(f' ({words.LOOPBACK})')}".rstrip()
+
 
 def rep_row(envelope: Mapping[str, Any]) -> RepRow:
     """One handoff's envelope as a row."""
@@ -113,9 +119,19 @@ def deaths_of(rows: Iterable[CriterionRow]) -> tuple[Mapping[str, Any], ...]:
     return tuple(dict(item) for item in most.elements())
 
 
-def death_sentence(death: Mapping[str, Any], reps: int) -> str:
-    """``died on handoff 9 of 12: watchdog, exit status 75``"""
+def how_it_ended(death: Mapping[str, Any]) -> str:
+    """``killed by SIGKILL``, ``watchdog, exit status 75``, or that it is not known."""
+    if death["signal"] is not None:
+        return f"killed by {signal_name(death['signal'])}"
     site = words.SITES.get(death["site"], str(death["site"]))
+    return site if death["status"] is None else f"{site}, exit status {death['status']}"
+
+
+def death_sentence(death: Mapping[str, Any], reps: int, signal: str | None = None) -> str:
+    """``died on handoff 9 of 12: watchdog, exit status 75``; ``signal`` is the name of the one that killed it."""
+    site = words.SITES.get(death["site"], str(death["site"]))
+    if death["site"] == "signal" and signal is not None:
+        site = f"killed by {signal}"
     status = "" if death["status"] is None else f", exit status {death['status']}"
     return f"died on handoff {death['rep']} of {reps}: {site}{status}" + (" (injected)" if death["injected"] else "")
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from receipts.errors import EvidenceError, InputError
+from receipts.events import signal_name
 from receipts.kinds import attempt_folder
 from receipts.metrics import MOST_DEATHS
 from templates import words
@@ -24,6 +25,8 @@ from templates.facts import (
     unobserved,
 )
 from templates.rows import CriterionRow, RepRow, criterion_rows, death_sentence, deaths_of, rep_row
+
+Life = Literal["running", "lost"]
 
 
 class EntryLike(Protocol):
@@ -106,6 +109,8 @@ class Story:
     reps: tuple[RepRow, ...]
     unobserved: tuple[str, ...]
     ending: Mapping[str, Any] | None
+    life: Life | None
+    """Of an attempt that never ended, whether its orchestrator lives; None where nobody looked."""
     cleanup: tuple[Mapping[str, Any], ...]
     deviations: tuple[Mapping[str, Any], ...]
     journal_deaths: tuple[Mapping[str, Any], ...]
@@ -132,7 +137,10 @@ class Story:
     @property
     def death_sentences(self) -> list[str]:
         """One sentence a death: at which handoff, by which site or status."""
-        return [death_sentence(item, self.reps_registered) for item in self.deaths]
+        # A verdict's death has no signal; the journal's record has, and names it where there is no choice of which.
+        signals = {record["body"]["signal"] for record in self.journal_deaths if record["body"]["site"] == "signal"}
+        name = signal_name(signals.pop()) if len(signals) == 1 and None not in signals else None
+        return [death_sentence(item, self.reps_registered, name) for item in self.deaths]
 
     @property
     def deaths_are_cut(self) -> bool:
@@ -158,9 +166,16 @@ class Story:
         return dataclasses.asdict(self)
 
 
-def story(reader: LedgerReader, campaign: str, attempt: int, verdict: Mapping[str, Any] | None = None) -> Story:
+def story(
+    reader: LedgerReader,
+    campaign: str,
+    attempt: int,
+    verdict: Mapping[str, Any] | None = None,
+    life: Life | None = None,
+) -> Story:
     """Read one attempt; ``verdict`` replaces the stored document (a rejudge tells what it has just computed).
 
+    ``life`` is what the machine says of an attempt that has no end: a ledger alone cannot.
     Raises InputError when the ledger has no such attempt, EvidenceError when what the attempt names is not there.
     """
     head = reader.head()
@@ -210,6 +225,7 @@ def story(reader: LedgerReader, campaign: str, attempt: int, verdict: Mapping[st
         reps=reps,
         unobserved=unobserved(spec, receipts),
         ending=endings[0].data if endings else None,
+        life=None if endings else life,
         cleanup=tuple(endings[0].data.get("cleanup", ())) if endings else (),
         deviations=tuple(entry.data for entry in reader.entries(0, last, kinds={"deviation"}, subject=subject)),
         journal_deaths=_journal_deaths(reader, opened, document, last),

@@ -11,10 +11,10 @@ import unicodedata
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from receipts.names import one_line
+from receipts.visible import one_line
 from templates import words
 from templates.explain import ending_sentence, explain, outcome_counts, weaker_sentence
-from templates.rows import CriterionRow, RepRow, rep_row
+from templates.rows import CriterionRow, RepRow, how_it_ended, rep_row
 from templates.story import Story
 
 NARROWEST: Final = 20
@@ -104,7 +104,7 @@ def audit_lines(report: Mapping[str, Any], width: int) -> list[str]:
     lines += wrapped("checked: " + ", ".join(counted), width)
     if head:
         lines += wrapped(f"head: {head['size']} entries, root {head['root']}", width)
-    for title, key in (("anchored to", "anchored_to"), ("orphan", "orphans"), ("not checked", "not_checked")):
+    for title, key in (("held against", "anchored_to"), ("orphan", "orphans"), ("not checked", "not_checked")):
         for item in report.get(key, ()):
             lines += wrapped(f"{title}: {one_line(str(item), 400)}", width)
     return lines
@@ -181,7 +181,7 @@ def _criterion_lines(story: Story, width: int) -> list[str]:
 
 
 def _criterion_text(row: CriterionRow) -> str:
-    text = f"{row.name}: {row.measured}, bound {row.bound}"
+    text = f"{row.name}: {row.measured}, bound {row.bounded}"
     if row.samples == words.MISSING:
         return text
     if row.margin != words.MISSING:
@@ -198,8 +198,8 @@ def _rep_lines(story: Story, width: int) -> list[str]:
     for record in story.journal_deaths:
         body = record["body"]
         lines += wrapped(
-            f"journal record {record['n']}: pid {body['instance']['pid']}, {body['site'].replace('_', ' ')}, status "
-            f"{_known(body['status'])}, signal {_known(body['signal'])}: {one_line(str(body['reason']), 400)}",
+            f"journal record {record['n']}: pid {body['instance']['pid']}, {how_it_ended(body)}: "
+            f"{one_line(str(body['reason']), 400)}",
             width,
             "  ",
         )
@@ -277,7 +277,3 @@ def _aligned(row: Sequence[str], sizes: Sequence[int], right: Collection[str] = 
         padding = " " * (size - columns(cell))
         cells.append(padding + cell if headers and headers[index] in right else cell + padding)
     return _GAP.join(cells).rstrip()
-
-
-def _known(value: object) -> str:
-    return words.MISSING if value is None else str(value)

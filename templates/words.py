@@ -14,12 +14,21 @@ NOT_JUDGED: Final = "not judged"
 """The outcome of a criterion while the attempt has no verdict."""
 
 ENDED: Final = {
-    "complete": "every stage reached its end",
+    "complete": "every stage was gone through",
     "interrupted": "it was interrupted by a signal",
     "aborted": "it was ended on request",
     "abort_if": "a pre-registered limit ended it",
     "precondition": "a precondition failed before the producer was used",
     "abandoned": "its orchestrator is gone; it is judged with what it has",
+}
+
+ENDED_EARLY: Final = "not every rep was reached, for a run is over when its producer is gone"
+"""Said beside ``complete`` where reps are missing: the stage reached its end, the producer had reached its own."""
+
+NOT_CLOSED: Final = {
+    "running": "It is still running",
+    "lost": "It was never closed: its orchestrator is gone",
+    None: "It was never closed: it is running, or its orchestrator is lost",
 }
 
 MEANING: Final = {
@@ -46,12 +55,15 @@ NEXT_STEP: Final = {
     "INCONCLUSIVE": "Remove what cut the run short, and launch the same registration again with soakledger campaign "
     "launch. What was observed stays.",
     "DEVIATION": "Say with the figure what deviated wherever this run is cited. No root cause is established by it.",
+    "running": "Wait for its end: campaign launch then tells its verdict. This is what was observed so far.",
+    "lost": "soakledger campaign launch closes it as abandoned, judges it with what is there, and makes the next "
+    "attempt. Until then nothing can be added to it.",
     NO_VERDICT: "soakledger campaign status says whether its orchestrator lives or is LOST; soakledger campaign "
     "rejudge {campaign}/{attempt} says what the receipts that are there amount to, and writes nothing.",
 }
 THEATRE: Final = (
-    "Theatre would be: launching until one attempt passes and citing only that one; lowering a bound after the fact; "
-    "leaving out the rep that failed."
+    "Not a way out: launching until one attempt passes and citing only that one; lowering a bound after the fact; "
+    "leaving out the rep that failed. That would only look like a pass."
 )
 INDEPENDENCE: Final = "if handoffs were independent; a soak tests exactly where they may not be"
 DEATHS_CUT: Final = f"A verdict lists the first {MOST_DEATHS} deaths of a criterion and counts all of them."

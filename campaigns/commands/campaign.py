@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
+from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +14,7 @@ import click
 
 from campaigns.commands import exits
 from campaigns.commands.options import home_option, lane_option, load_lane, open_home, read_ledger, width, write_ledger
+from receipts.visible import one_line, quoted
 
 if TYPE_CHECKING:
     from campaigns.registry import LoadedSpec
@@ -37,22 +41,22 @@ def metrics() -> None:
     from templates.terminal import table_lines
 
     rows = [(item.name, item.unit, item.kind, item.scope) for item in METRICS.values()]
-    for line in table_lines(("metric", "unit", "kind", "scope"), rows, width()):
-        click.echo(line)
+    _print(table_lines(("metric", "unit", "kind", "scope"), rows, width()))
 
 
 @group.command("list")
 @home_option
 def list_campaigns(home: str | None) -> None:
-    """List the shipped specs, and the attempts in the ledger if there is one."""
+    """List the shipped specs, and what is registered and was attempted in the ledger if there is one."""
     from campaigns import registry
+    from templates.terminal import table_lines
 
-    for loaded in registry.shipped():
-        click.echo(f"{loaded.spec.id:<24} {loaded.spec.title}")
+    rows = [(loaded.spec.id, loaded.spec.title) for loaded in registry.shipped()]
+    _print(table_lines(("shipped", "title"), rows, width()))
     if open_home(home).ledger_db.exists():
         with read_ledger(home) as ledger:
             _registration_lines(ledger)
-            _attempt_lines(ledger, None)
+            _attempt_lines(ledger)
 
 
 @group.command()
@@ -61,13 +65,14 @@ def list_campaigns(home: str | None) -> None:
 def show(spec: str, home: str | None) -> None:
     """Print SPEC (a shipped id, a file, or an id that is registered in the home) as it is written."""
     from campaigns import registry
+    from campaigns.commands.streams import put_document
 
     if not open_home(home).ledger_db.exists():
         loaded = registry.find(spec)
     else:
         with read_ledger(home) as ledger:
             loaded = registry.find_registered(spec, ledger)
-    click.echo(loaded.raw.decode("utf-8"), nl=False)
+    put_document(loaded.raw)
 
 
 @group.command()
@@ -124,7 +129,10 @@ def launch(ctx: click.Context, spec: str, lane_file: Path, home: str | None) -> 
         progress = PlainProgress(loopback=lane.path.kind == "loopback")
         launched = runner.launch(ledger, lane, registered, ids, progress)
     status = _told_by_a_fresh_process(f"{loaded.spec.id}/{launched.attempt}", home)
-    ctx.exit(status if launched.signal is None else exits.of_signal(launched.signal))
+    if launched.signal is not None:
+        click.echo(f"soakledger: closed by {signal.Signals(launched.signal).name}", err=True)
+        status = exits.of_signal(launched.signal)
+    ctx.exit(status)
 
 
 def _told_by_a_fresh_process(attempt: str, home: str | None) -> int:
@@ -146,21 +154,28 @@ def _told_by_a_fresh_process(attempt: str, home: str | None) -> int:
 def rejudge(ctx: click.Context, attempt: str, as_json: bool, home: str | None) -> None:
     """Judge ATTEMPT (ID or ID/NUMBER, the last by default) again from the ledger, after checking its evidence."""
     from campaigns import judging
+    from campaigns.standing import life_of
+    from templates.explain import outcome_counts
     from templates.story import story
     from templates.terminal import verdict_lines
 
     with read_ledger(home) as ledger:
         campaign, number = which_attempt(ledger, attempt)
         judged = judging.rejudge(ledger, campaign, number)
-        if as_json:
-            click.echo(json.dumps(judged.document, indent=1))
-        else:
-            for line in verdict_lines(story(ledger, campaign, number, verdict=judged.document), width()):
-                click.echo(line)
-        if judged.entry is None:
-            click.echo("soakledger: this attempt has no stored verdict; nothing was written", err=True)
-        else:
-            click.echo(f"soakledger: equals the stored verdict, entry {judged.entry.seq}", err=True)
+        view = story(ledger, campaign, number, verdict=judged.document, life=life_of(ledger, campaign, number))
+    if as_json:
+        click.echo(json.dumps(judged.document, indent=1))
+    else:
+        _print(verdict_lines(view, width()))
+    place = one_line(str(open_home(home).path), 400)
+    click.echo(f"as a page: soakledger report verdict {campaign}/{number} --format html --home {place}", err=True)
+    stored = (
+        "judged now, nothing was written"
+        if judged.entry is None
+        else f"equals the stored verdict, entry {judged.entry.seq}"
+    )
+    # What the exit status rests on is the last line, for whoever sees nothing else.
+    click.echo(f"soakledger: {campaign}/{number}: {view.word}: {outcome_counts(view)}; {stored}", err=True)
     ctx.exit(exits.of_verdict(judged.document["verdict"]))
 
 
@@ -169,7 +184,7 @@ def rejudge(ctx: click.Context, attempt: str, as_json: bool, home: str | None) -
 def status(home: str | None) -> None:
     """List the attempts: RUNNING only while their orchestrator lives, else LOST or how they ended."""
     with read_ledger(home) as ledger:
-        _attempt_lines(ledger, None)
+        _attempt_lines(ledger)
 
 
 def which_attempt(ledger: Ledger, text: str) -> tuple[str, int]:
@@ -179,7 +194,7 @@ def which_attempt(ledger: Ledger, text: str) -> tuple[str, int]:
 
     campaign, slash, number = text.partition("/")
     if slash and not number.isdecimal():
-        raise InputError(f"{text[:80]!r} is no attempt; write ID or ID/NUMBER")
+        raise InputError(f"{quoted(text)} is no attempt; write ID or ID/NUMBER")
     known = [row.attempt for row in query.attempts(ledger, campaign)]
     if not known:
         raise InputError(f"there is no attempt of {campaign[:80]!r} in this ledger", where=str(ledger.home.path))
@@ -189,24 +204,42 @@ def which_attempt(ledger: Ledger, text: str) -> tuple[str, int]:
 
 
 def _registration_lines(ledger: Ledger) -> None:
-    """What is registered and was never run: one line each."""
+    """The last registration of each campaign, and how often it was attempted."""
     from ledger import query
+    from templates.terminal import table_lines
 
-    tried = {row.campaign for row in query.attempts(ledger, None)}
-    last = {entry.subject: entry.seq for entry in ledger.entries(kinds={"registration"})}
-    for campaign in sorted(last.keys() - tried):
-        click.echo(f"{campaign:<24} registered as entry {last[campaign]}, no attempt yet")
+    attempts = Counter(row.campaign for row in query.attempts(ledger))
+    last = {row.campaign: row for row in query.campaigns(ledger)}
+    rows = [
+        (name, f"entry {row.registration_seq}", _moment(row.registered_at), str(attempts[name] or "none yet"))
+        for name, row in sorted(last.items())
+    ]
+    if rows:
+        click.echo("")
+        _print(table_lines(("registered", "as", "at (UTC)", "attempts"), rows, width()))
 
 
-def _attempt_lines(ledger: Ledger, campaign: str | None) -> None:
+def _attempt_lines(ledger: Ledger) -> None:
     from campaigns.standing import standing_of
     from ledger import query
+    from templates.terminal import table_lines
 
-    rows = query.attempts(ledger, campaign)
-    if not rows:
+    stands = [standing_of(ledger, row) for row in query.attempts(ledger)]
+    if not stands:
         click.echo("no attempts yet")
-    for row in rows:
-        click.echo(f"{row.campaign}/{row.attempt:<4} {standing_of(ledger, row)}")
+        return
+    rows = [(item.attempt, item.word, item.how, _moment(item.opened_at)) for item in stands]
+    _print(table_lines(("attempt", "stands", "how it ended", "opened (UTC)"), rows, width()))
+
+
+def _moment(recorded_at: str) -> str:
+    """To the second: ``2026-12-01 00:28:25``."""
+    return recorded_at[:19].replace("T", " ")
+
+
+def _print(lines: Iterable[str]) -> None:
+    for line in lines:
+        click.echo(line)
 
 
 def _require_runnable(loaded: LoadedSpec, lane_file: Path) -> None:

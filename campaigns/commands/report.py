@@ -9,6 +9,7 @@ import click
 
 from campaigns.commands.campaign import which_attempt
 from campaigns.commands.options import home_option, open_home, read_ledger
+from receipts.visible import one_line
 
 
 @click.group("report")
@@ -23,13 +24,14 @@ def group() -> None:
 @home_option
 def verdict(attempt: str, fmt: Literal["md", "html"], out: Path | None, home: str | None) -> None:
     """Render the verdict of ATTEMPT (ID or ID/NUMBER, the last by default)."""
+    from campaigns.standing import life_of
     from receipts.errors import InputError
     from receipts.kinds import attempt_folder
     from templates.render import render_verdict
 
     with read_ledger(home) as ledger:
         campaign, number = which_attempt(ledger, attempt)
-        page = render_verdict(ledger, campaign, number, fmt=fmt)
+        page = render_verdict(ledger, campaign, number, fmt=fmt, life=life_of(ledger, campaign, number))
     if out == Path("-") or (out is None and fmt == "md"):
         click.echo(page, nl=False)
         return
@@ -45,4 +47,4 @@ def verdict(attempt: str, fmt: Literal["md", "html"], out: Path | None, home: st
         )
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(page, encoding="utf-8")
-    click.echo(str(path))
+    click.echo(one_line(str(path), 4000))

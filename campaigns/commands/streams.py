@@ -10,28 +10,40 @@ import errno
 import io
 import os
 import sys
-from typing import Final, TextIO
+from typing import TextIO
 
-_OBEYED: Final = [code for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"]
-_SHOWN: Final = {code: f"\\x{code:02x}" for code in _OBEYED}
+from receipts.visible import on_terminal
 
 
 class Steady(io.TextIOWrapper):
-    """A text stream that swallows what can no longer be written and remembers why."""
+    """A text stream that swallows what can no longer be written and remembers why.
+
+    Whatever a command says passes ``write``, and with it every path, name and file of somebody else's in it: what a
+    terminal would obey is made visible there.
+    """
 
     trouble: OSError | None = None
 
     def write(self, text: str) -> int:
-        """Write; what a terminal would obey and not show is shown: every text of a user's or a file's passes here."""
-        if self.trouble is None:
-            try:
-                super().write(text.translate(_SHOWN))
-            except OSError as error:
-                self._give_up(error)
+        self._write(on_terminal(text))
         return len(text)
 
     def write_moving(self, text: str) -> None:
-        """Write our own line that moves on a terminal, with the bytes that move it."""
+        """Write a line of ours with the bytes that move a terminal's cursor; foreign text in it is safe already."""
+        self._write(text)
+
+    def write_document(self, raw: bytes) -> None:
+        """Write a UTF-8 document: byte for byte into a file or a pipe, made visible on a terminal."""
+        if self.isatty():
+            self.write(raw.decode("utf-8").replace("\r\n", "\n"))
+        elif self.trouble is None:
+            self.flush()
+            try:
+                self.buffer.write(raw)
+            except OSError as error:
+                self._give_up(error)
+
+    def _write(self, text: str) -> None:
         if self.trouble is None:
             try:
                 super().write(text)
@@ -84,7 +96,16 @@ def _steady(stream: TextIO | None, descriptor: int) -> TextIO:
     return Steady(
         stream.buffer,
         encoding=stream.encoding,
-        errors=stream.errors,
+        # A terminal of few letters gets an escape for the rest, and no traceback.
+        errors="backslashreplace",
         line_buffering=stream.line_buffering,
         write_through=stream.write_through,
     )
+
+
+def put_document(raw: bytes) -> None:
+    """Print a UTF-8 document of somebody else's on standard output, as it is written."""
+    if isinstance(sys.stdout, Steady):
+        sys.stdout.write_document(raw)
+    else:
+        sys.stdout.write(on_terminal(raw.decode("utf-8")))

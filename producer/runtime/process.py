@@ -189,10 +189,8 @@ def _keeper_failed(keeper: subprocess.Popen[str], log: Path) -> LaneError:
     """The keeper closed its stdout without naming a resident: it has ended, or is ending."""
     status = keeper.wait()
     how = f"by signal {-status}" if status < 0 else f"with status {status}"
-    tail = "\n".join(f"  | {line}" for line in log_tail(log))
-    return LaneError(
-        f"the producer's keeper ended {how} before a producer was there; its last lines:\n{tail}", where=str(log)
-    )
+    tail = [f"| {line}" for line in log_tail(log)]
+    return LaneError(f"the producer's keeper ended {how} before a producer was there", where=str(log), details=tail)
 
 
 def _line(stream: IO[str] | None) -> str:

@@ -41,6 +41,23 @@ def test_a_change_since_registration_is_shown_in_either_form(tmp_path: Path) -> 
     edited.write_bytes(shipped.raw.replace(b"value = 3.0", b"value = 2.5"))
     mine = registry.find(str(edited), METRICS)
     assert "+value = 2.5" in registry.raw_difference(shipped.raw, mine.raw)
-    assert '+   "value": "2.5"' in registry.resolved_difference(resolve(shipped.spec), resolve(mine.spec))
-    assert registry.raw_difference(shipped.raw, shipped.raw) == ""
+    assert '+   "value": "2.5",' in registry.resolved_difference(resolve(shipped.spec), resolve(mine.spec))
+    assert registry.raw_difference(shipped.raw, shipped.raw) == []
     assert mine.spec_sha256 != shipped.spec_sha256
+
+
+def test_a_change_is_told_in_one_line_by_the_names_of_stages_and_criteria(tmp_path: Path) -> None:
+    shipped = registry.find("soak-n12", METRICS)
+    edited = tmp_path / "mine.toml"
+    edited.write_bytes(shipped.raw.replace(b"value = 3.0", b"value = 2.5").replace(b"value = 120", b"value = 90"))
+    old, new = (resolve(item.spec) for item in (shipped, registry.find(str(edited), METRICS)))
+    words = registry.changes_in_words(old, new)
+    assert words == "changed: criterion.burst-floor.value 3 -> 2.5; criterion.rep-time.value 120 -> 90"
+    assert registry.changes_in_words(old, old) == "changed: only how it is written; every value is the same"
+    turned = {**old, "criterion": old["criterion"][::-1]}
+    assert registry.changes_in_words(old, turned).startswith("changed: criterion order twelve-acknowledged, ")
+    less = {**old, "criterion": old["criterion"][1:]}
+    assert registry.changes_in_words(old, less) == "changed: criterion.twelve-acknowledged given -> none"
+    many = {**old, **dict.fromkeys(("title", "question", "family", "id", "schema"), "x")}
+    assert registry.changes_in_words(old, many).endswith("; and 1 more")
+    assert "\\x1b" in registry.changes_in_words(old, {**old, "title": "\x1b[31m"})

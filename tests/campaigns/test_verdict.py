@@ -479,7 +479,12 @@ def test_everything_of_ours_that_the_judge_loads_is_in_its_digest_or_only_names_
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     covered = {name.removesuffix(".py").replace("/", ".") for name in evaluator.SOURCES}
     assert len(covered) == 6
-    assert set(run.stdout.split()) - covered == {"receipts.errors", "receipts.names", "receipts.prompts"}
+    assert set(run.stdout.split()) - covered == {
+        "receipts.errors",
+        "receipts.names",
+        "receipts.prompts",
+        "receipts.visible",
+    }
 
 
 # Numbers

@@ -67,7 +67,7 @@ def test_a_keeper_that_dies_before_it_names_a_producer_is_a_lane_error_with_stat
     with pytest.raises(LaneError) as caught:
         process.start(lane_of(tmp_path), log)
     assert "keeper ended with status 1" in caught.value.what
-    assert "lane.toml" in caught.value.what  # its own words: what could not be read
+    assert "lane.toml" in str(caught.value.details)  # its own words: what could not be read
     assert caught.value.where == str(log)
 
 

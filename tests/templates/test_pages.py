@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 from told import Attempt, HandWritten, identity, spec
-from told_attempts import ATTEMPTS, criterion, deviating, empty, failing, passing
+from told_attempts import ATTEMPTS, criterion, deviating, empty, failing, lost, passing
 
 from receipts.errors import EvidenceError, InputError
 from receipts.metrics import measure_receipt
 from templates.facts import unobserved
 from templates.render import markdown, render_story
 from templates.rows import bound_text, deaths_of
-from templates.story import Story, story
+from templates.story import Life, Story, story
 from templates.terminal import verdict_lines
 
 EVIL = "a|b `c` <script>alert(1)</script> \x1b[31m\u2028\u0085\n\n# end"
@@ -96,7 +96,7 @@ def test_the_failures_are_told_with_how_far_they_are_past_the_bound() -> None:
         plain = page.replace("\\", "").replace("&gt;", ">")
         assert "twelve-acknowledged is not met: observed 8, bound == 12, 4 short" in plain, form
         assert "no-producer-death is not met: observed 1, bound == 0, 1 over" in plain, form
-        assert "burst-floor is not met: bound >= 3; rep 9 of run 1 (errored) lies beyond every bound" in plain, form
+        assert "burst-floor is not met: bound >= 3 Gbit/s; rep 9 of run 1 (errored) lies beyond" in plain, form
         assert "2 criteria of 7 cannot be judged" in plain, form
         assert "died on handoff 9 of 12: watchdog, exit status 75" in plain, form
 
@@ -299,7 +299,32 @@ def test_a_death_in_the_journal_is_shown_with_its_signal() -> None:
     attempt = ATTEMPTS["lost"]()
     attempt.death(site="signal", status=None, signal=9)
     for form, page in every_form(told(attempt)).items():
-        assert re.search(r"record 31.*pid 4711.*signal 9", page), form
+        assert re.search(r"record 31.*pid 4711, killed by SIGKILL", page), form
+
+
+@pytest.mark.parametrize(("life", "says", "step"), [
+    ("running", "It is still running", "Wait for its end"),
+    ("lost", "It was never closed: its orchestrator is gone", "soakledger campaign launch closes it"),
+    (None, "It was never closed: it is running, or its orchestrator is lost", "campaign status says whether"),
+])  # fmt: skip
+def test_an_attempt_without_an_end_says_what_is_known_of_its_orchestrator(
+    life: Life | None, says: str, step: str
+) -> None:
+    attempt = lost()
+    view = story(attempt.ledger, "soak-n12", attempt.number, life=life)
+    for form, page in every_form(view).items():
+        plain = " ".join(page.split())
+        assert says in plain, form
+        assert step in plain, form
+    ended = passing()
+    assert story(ended.ledger, "soak-n12", ended.number, life=life).life is None
+
+
+def test_a_stage_that_ended_with_its_producer_says_that_reps_were_not_reached() -> None:
+    early = "not every rep was reached, for a run is over when its producer is gone"
+    for make, is_said in ((failing, True), (passing, False)):
+        for form, page in every_form(told(make())).items():
+            assert (early in " ".join(page.split())) == is_said, form
 
 
 def test_deaths_that_two_criteria_list_count_once_and_equal_ones_of_one_criterion_twice() -> None:
@@ -312,9 +337,9 @@ def test_deaths_that_two_criteria_list_count_once_and_equal_ones_of_one_criterio
 
 
 @pytest.mark.parametrize("name", WORDS)
-def test_what_is_not_a_pass_says_the_next_step_and_what_would_be_theatre(name: str) -> None:
+def test_what_is_not_a_pass_says_the_next_step_and_what_is_no_way_out(name: str) -> None:
     for form, page in every_form(told(ATTEMPTS[name]())).items():
-        assert ("Theatre would be: launching until one attempt passes" in page) == (name != "passing"), form
+        assert ("Not a way out: launching until one attempt passes" in page) == (name != "passing"), form
         assert ("Next:" in page) == (name != "passing"), form
 
 

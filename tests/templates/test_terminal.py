@@ -161,5 +161,5 @@ def test_every_command_that_a_hint_names_exists() -> None:
 def test_a_pass_is_told_in_the_words_of_its_document() -> None:
     attempt = passing()
     lines = verdict_lines(story(attempt.ledger, "soak-n12", attempt.number), 110)
-    assert "  met              rep-time: 5.2 s, bound <= 120, 114.8 to spare, 12 of 12 samples" in lines
+    assert "  met              rep-time: 5.2 s, bound <= 120 s, 114.8 to spare, 12 of 12 samples" in lines
     assert "7 of 7 criteria met." in lines
