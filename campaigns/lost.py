@@ -27,8 +27,12 @@ def is_running(opened: AttemptOpen) -> bool:
     )
 
 
-def abandon_lost(ledger: Ledger, clock: HostClock, lane: str, campaign: str) -> None:
-    """Abandon the campaign's attempts on this lane whose orchestrator is gone, and judge each without a verdict."""
+def abandon_lost(ledger: Ledger, clock: HostClock, lane: str, campaign: str) -> list[Entry]:
+    """Abandon the campaign's attempts on this lane whose orchestrator is gone, and judge each without a verdict.
+
+    Returns the verdicts' entries.
+    """
+    verdicts = []
     for entry in ledger.entries(kinds={"attempt_open"}, subject_prefix=f"{campaign}/"):
         opened = AttemptOpen.read(entry.data)
         # Whoever still runs may be closing it at this moment; on another host nobody can say.
@@ -38,7 +42,10 @@ def abandon_lost(ledger: Ledger, clock: HostClock, lane: str, campaign: str) -> 
             found = "another boot" if opened.boot_id != clock.boot_id else "its process is gone"
             ledger.append("attempt_abandoned", entry.subject, _abandoned(opened, found).document())
         if ledger.latest("verdict", entry.subject) is None:
-            judging.store_verdict(ledger, campaign, opened.attempt)
+            judged = judging.store_verdict(ledger, campaign, opened.attempt)
+            if judged.entry is not None:
+                verdicts.append(judged.entry)
+    return verdicts
 
 
 def _abandoned(opened: AttemptOpen, found: str) -> AttemptAbandoned:

@@ -14,6 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from campaigns import sizes
 from campaigns.spec import (
+    MAX_REPS,
     CampaignSpec,
     Criterion,
     PreflightStage,
@@ -62,8 +63,9 @@ SAME_GROUP: Final[Mapping[str, frozenset[str]]] = {
 }
 """Fields that fix a metric's value: grouped by one of them, every group holds one value whatever happened."""
 
-MEAN_OF_RATES_SAMPLES: Final = 256
-"""A mean of rates has the product of their durations below its line: of so many it still prints exactly."""
+MEAN_OF_RATES_SAMPLES: Final = 128
+"""A mean of rates has the product of their durations below its line: of so many, each of as many digits as a stamp
+may have, it still prints exactly."""
 
 NO_SECOND_BOUND: Final = frozenset({"acknowledgement", "deaths", "digest", "identity"})
 
@@ -227,6 +229,12 @@ def _duplicates(key: str, items: Sequence[Any]) -> Iterator[_Refusal]:
 
 
 def _soak_refusals(stage: SoakStage, at: KeyPath, criteria: Sequence[Any], metrics: Metrics) -> Iterator[_Refusal]:
+    if (reps := stage.runs * stage.reps) > MAX_REPS:
+        yield (
+            (*at, "runs"),
+            f"runs of reps: {reps} in all, and a stage has at most {MAX_REPS}",
+            None,
+        )
     if stage.watchdog_s is not None and stage.watchdog_s >= stage.rep_deadline_s:
         yield (*at, "watchdog_s"), f"{stage.watchdog_s} is not below rep_deadline_s {stage.rep_deadline_s}", None
     looked_at = any(

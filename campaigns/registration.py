@@ -37,9 +37,7 @@ def register(ledger: Ledger, loaded: LoadedSpec, resolved: dict[str, Any], reaso
     less than any earlier registration of the id is written into it.
     """
     campaign = loaded.spec.id
-    if reason is not None and not reason.strip():
-        raise InputError("an empty reason says nothing", where="--reason")
-    require_short(reason)
+    require_reason(reason)
     ledger.signing_key()  # a lost key is found before the entry that it is to sign over
 
     def build(reader: LedgerReader) -> tuple[str, Any, Ref | None]:
@@ -56,8 +54,10 @@ def register(ledger: Ledger, loaded: LoadedSpec, resolved: dict[str, Any], reaso
     return Registered(entry, Registration.read(entry.data), True)
 
 
-def require_short(reason: str | None) -> None:
-    """Raises InputError for a reason that is longer than a registration keeps."""
+def require_reason(reason: str | None) -> None:
+    """Raises InputError for a reason that says nothing, or is longer than a registration keeps."""
+    if reason is not None and not reason.strip():
+        raise InputError("an empty reason says nothing", where="--reason")
     size = 0 if reason is None else len(canonical.dumps(reason))
     if size > sizes.MAX_REASON_BYTES:
         raise InputError(f"the reason has {size} bytes, and the most that is kept is {sizes.MAX_REASON_BYTES}")

@@ -66,7 +66,8 @@ def launch(
         _require_free(lane)
         intake = Intake(ledger, Journal(lane.producer.work_dir, lane.name, clock))
         intake.take()  # before lost attempts are judged: what the journal says of them belongs to their evidence
-        abandon_lost(ledger, clock, lane.name, campaign)
+        for verdict in abandon_lost(ledger, clock, lane.name, campaign):
+            progress.say(f"{verdict.subject} was lost; it is closed now and judged {verdict.data['verdict']}")
         for verdict in judge_late_records(ledger, lane.name):
             told = f"{verdict.subject} is judged again, {verdict.data['verdict']}"
             progress.say(f"what the journal told late belongs to an attempt: {told}")

@@ -98,6 +98,7 @@ def register(spec: str, lane_file: Path | None, reason: str | None, home: str | 
     from campaigns import registration, registry
 
     loaded = registry.find(spec)
+    registration.require_reason(reason)
     lane = load_lane(lane_file) if lane_file else None
     resolved, _ = registration.resolved_for(loaded, lane)
     with write_ledger(home, create=True) as ledger:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import click
 
-from campaigns.commands.options import home_option, lane_option, load_lane, write_ledger
+from campaigns.commands.options import home_option, lane_option, load_lane, width, write_ledger
+from receipts.visible import one_line
 
 
 @click.group("lane")
@@ -57,6 +58,8 @@ def enroll(lane_file: Path, home: str | None) -> None:
 @lane_option
 def show(lane_file: Path) -> None:
     """Read the lane file strictly and print what it resolves to."""
+    from templates.terminal import wrapped
+
     lane = load_lane(lane_file)
     rows = [
         ("lane", lane.name),
@@ -68,4 +71,5 @@ def show(lane_file: Path) -> None:
         ("watchdog", f"{lane.producer.watchdog_s} s"),
     ]
     for name, value in rows:
-        click.echo(f"{name:<9} {value}")
+        for line in wrapped(f"{name:<9} {one_line(value, 4000)}", width()):
+            click.echo(line)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import hashlib
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from campaigns import spec
 from campaigns.refusals import AGGREGATES, LaneTerms, check_against_lane, read_spec
 from receipts import metrics
 from receipts.errors import FaultsError
+from receipts.metrics import exact_text
 from receipts.prompts import prompt_sha256, seeded_token_ids
 
 SHIPPED = Path(__file__).parents[2] / "campaigns/specs/soak-n12.toml"
@@ -314,10 +316,10 @@ def test_a_trend_needs_three_reps_of_one_run(runs: int, reps: int, refused: bool
 @pytest.mark.parametrize(
     ("metric", "runs", "reps", "refused"),
     [
-        ("handoff.burst_gbps", 1, 256, False),
-        ("handoff.burst_gbps", 1, 257, True),
-        ("handoff.burst_last3_over_first3", 42, 6, False),
-        ("handoff.burst_last3_over_first3", 43, 6, True),
+        ("handoff.burst_gbps", 1, 128, False),
+        ("handoff.burst_gbps", 1, 129, True),
+        ("handoff.burst_last3_over_first3", 21, 6, False),
+        ("handoff.burst_last3_over_first3", 22, 6, True),
         ("handoff.total_s", 1, 100_000, False),
     ],
 )
@@ -325,6 +327,20 @@ def test_a_mean_of_more_rates_than_print_exactly_is_refused(metric: str, runs: i
     op = "<=" if metric == "handoff.total_s" else ">="
     found = told(metric, f'aggregate = "mean"\nop = "{op}"\nvalue = 1', runs=runs, reps=reps)
     assert [fault.split(": ")[1] for fault in found] == (["criterion[1].aggregate"] if refused else [])
+
+
+def test_the_longest_mean_of_rates_that_is_allowed_prints_exactly_whatever_the_stamps() -> None:
+    # Spans of 30 digits that share no factor worth the name: the mean's lower number is their product.
+    spans = [10**29 + 2 * step + 1 for step in range(128)]
+    mean = sum((Fraction(377487360, span) for span in spans), Fraction(0)) / len(spans)
+    assert len(exact_text(mean)) > 4300, "its two numbers are as long as it gets"
+    assert Fraction(exact_text(mean)) == mean
+
+
+@pytest.mark.parametrize(("runs", "reps", "refused"), [(100_000, 1, False), (2, 50_000, False), (2, 50_001, True)])
+def test_runs_of_reps_are_bounded_together(runs: int, reps: int, refused: bool) -> None:
+    found = told("producer.deaths", 'aggregate = "sum"\nop = "=="\nvalue = 0', runs=runs, reps=reps)
+    assert any("at most 100000" in fault and "stage[0].runs" in fault for fault in found) is refused
 
 
 def test_the_ratio_of_bursts_is_refused_under_six_reps() -> None:
