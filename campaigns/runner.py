@@ -184,7 +184,12 @@ def _run_and_close(
         raise
     finally:
         cleanup = _put_back(attempt, found, receiver)
-        _close(attempt, [stage["name"] for stage in stages], outcome, interrupts, cleanup)
+        try:
+            _close(attempt, [stage["name"] for stage in stages], outcome, interrupts, cleanup)
+        except SoakledgerError:
+            left = "it stays open, and the next launch closes it as abandoned and judges it with what it has"
+            progress.say(f"attempt {attempt.subject} could not be closed: {left}")
+            raise
         intake.take()
 
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from real_lane import Campaign, other_lane_file, run_with
-from tiny_lane import ROOT, Lane
+from real_lane import Campaign, finish, other_lane_file, run_with
+from tiny_lane import ROOT, Lane, wait_for
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
 
@@ -121,13 +121,15 @@ def test_a_prompt_outside_the_vocabulary_is_the_specs_fault_and_not_the_lanes(re
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 48 MiB of its own."""
+def small_disk(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
+    """A file system of its own, of 48 MiB or as many as the test's parameter says."""
     if os.geteuid() != 0:
         pytest.skip("mounting a file system needs root")
     folder = tmp_path / "disk"
     folder.mkdir()
-    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=48m", "tmpfs", str(folder)], check=False)
+    made = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={getattr(request, 'param', 48)}m", "tmpfs", str(folder)], check=False
+    )
     if made.returncode != 0:
         pytest.skip("no file system may be mounted here")
     yield folder
@@ -144,10 +146,7 @@ def test_a_home_that_cannot_be_written_fails_before_an_attempt_is_opened(
     home = small_disk / "evidence"
     shutil.copytree(real_lane.home, home)
     if state == "full":
-        with (small_disk / "filler").open("wb") as filler, pytest.raises(OSError, match="No space"):
-            while True:
-                filler.write(bytes(1 << 16))
-                filler.flush()
+        fill(small_disk)
     elif state == "read-only":
         subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
     ledger = sha256(home / "ledger.db")
@@ -159,3 +158,43 @@ def test_a_home_that_cannot_be_written_fails_before_an_attempt_is_opened(
     assert campaign.attempts(home) == 0
     assert sha256(home / "ledger.db") == ledger
     assert real_lane.processes() == []
+
+
+def fill(disk: Path) -> Path:
+    """Take every byte that is free."""
+    path = disk / "filler"
+    with path.open("wb", buffering=0) as filler:
+        for size in (1 << 20, 1 << 12):
+            with pytest.raises(OSError, match="No space"):
+                while True:
+                    filler.write(bytes(size))
+    return path
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("small_disk", [400], indirect=True)
+def test_a_disk_that_fills_during_a_run_leaves_nothing_running_and_an_attempt_that_the_next_launch_closes(
+    real_lane: Lane, small_disk: Path
+) -> None:
+    campaign = Campaign(real_lane, "fills").write(reps=150)
+    campaign.register()
+    home = small_disk / "evidence"
+    shutil.copytree(real_lane.home, home)
+    receipts = home / "receipts/fills/attempt-0001/soak"
+    launch = campaign.start(home)
+    wait_for(lambda: len(list(receipts.glob("*-handoff.json"))) > 1, "the second rep")
+    filler = fill(small_disk)
+    ended = finish(launch)
+    assert ended.returncode == 2, ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert "could not be closed: it stays open, and the next launch closes it as abandoned" in ended.stderr
+    last = ended.stderr.strip().splitlines()[-1]
+    assert last.startswith(f"soakledger: {home}") and "full" in last
+    assert real_lane.processes() == []
+    filler.unlink()
+    assert "LOST" in real_lane.run("campaign", "status", "--home", str(home)).stdout
+    again = campaign.launch(home)
+    assert again.returncode == 0, again.stderr
+    assert "fills/1 was lost; it is closed now and judged INCONCLUSIVE" in again.stderr
+    assert real_lane.run("campaign", "rejudge", "fills/1", "--home", str(home)).returncode == 3
+    assert real_lane.run("ledger", "verify", "--home", str(home)).returncode == 0
