@@ -46,8 +46,10 @@ def _wire(document: dict[str, Any]) -> list[Figure]:
     for case in document["cases"]:
         name, over = case["payload"], case["receiver_peak_over_payload_bytes"]
         found.append(Figure(f"plain stream {name}", case["plain_gb_per_s"], "GB/s", ">=", None))
-        for key, text in (("digest_at_capture", "handoff"), ("digest_in_window", "both digests in the window")):
-            found.append(Figure(f"{text} {name} / plain", case[f"{key}_ratio"], "", ">=", document["floor"]))
+        at_capture, in_window = (case[f"digest_{where}_ratio"]["median"] for where in ("at_capture", "in_window"))
+        found.append(Figure(f"handoff {name} / plain", at_capture, "", ">=", document["floor"]))
+        # No producer of ours works so; it shows what digests made at capture are worth.
+        found.append(Figure(f"both digests in the window {name} / plain", in_window, "", ">=", None))
         found.append(Figure(f"receiver over {name}", None if over is None else over / 2**20, "MiB", "<=", 64))
     return found
 

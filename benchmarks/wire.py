@@ -1,8 +1,10 @@
 """How fast a verified handoff is, against an unhashed plain Python stream between the same two processes.
 
 ``python -m benchmarks.wire [--json]``. Rounds are interleaved in one run; a ratio is the median over the rounds
-of (handoff ÷ plain of the same round). Plain: sendmsg and recv_into, 1 MiB slices, reno, nothing hashed.
-A handoff's time runs from before its first LAYER to its verified ACK, the admission record's fsync included.
+of (handoff ÷ plain of the same round), and the middle half of the rounds is shown beside it. Each round begins with
+the next of the three, and each turn a moment after the last, whose memory is still being freed. Plain: sendmsg and
+recv_into, 1 MiB slices, reno, nothing hashed. A handoff's time runs from before its first LAYER to its verified ACK,
+the admission record's fsync included.
 
 Two ways are measured. *At capture* is how the producer works: its digests are made while it captures, and the receiver
 digests in the window. *In the window* makes both there, which costs a core's whole BLAKE3 rate at each end.
@@ -23,7 +25,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -38,8 +40,10 @@ from receipts.clock import HostClock
 
 MODEL = KVGeometry(tuple(LayerGeometry("full", None, 3, 64, 0) for _ in range(30)), "bfloat16")
 """SmolLM2-135M: 23,040 bytes a token."""
-CASES = (("47 MB", 2048, 15), ("1 GB", 43403, 5))
+CASES = (("47 MB", 2048, 31), ("1 GB", 43403, 7))
 """Name, tokens (47,185,920 and 1,000,005,120 bytes), rounds."""
+SETTLE_S = 0.02
+"""Before each turn: a process still frees the memory of the last one."""
 FLOOR = 0.50
 MEMORY_ALLOWANCE_BYTES = 64 * 1024 * 1024
 
@@ -77,10 +81,15 @@ def measure(name: str, n_tokens: int, rounds: int) -> dict[str, Any]:
     with peer(payload.bytes) as (handoff, plain, _), socket.create_connection(plain) as stream:
         tune(stream, "reno")
         congestion = describe(stream, "lo").congestion
-        for _ in range(rounds + 1):  # the first round warms both processes and is left out
-            samples["plain"].append(plain_round(stream, payload))
-            samples["digest_in_window"].append(handoff_round(handoff, payload, None))
-            samples["digest_at_capture"].append(handoff_round(handoff, payload, payload.digests))
+        turns: list[tuple[str, Callable[[], float]]] = [
+            ("plain", lambda: plain_round(stream, payload)),
+            ("digest_in_window", lambda: handoff_round(handoff, payload, None)),
+            ("digest_at_capture", lambda: handoff_round(handoff, payload, payload.digests)),
+        ]
+        for number in range(rounds + 1):  # the first round warms both processes and is left out
+            for key, turn in turns[number % 3 :] + turns[: number % 3]:
+                time.sleep(SETTLE_S)
+                samples[key].append(turn())
     kept = {key: values[1:] for key, values in samples.items()}
     return {
         "payload": name,
@@ -89,12 +98,15 @@ def measure(name: str, n_tokens: int, rounds: int) -> dict[str, Any]:
         "congestion": congestion,
         "plain_gb_per_s": statistics.median(kept["plain"]),
         **{f"{key}_gb_per_s": statistics.median(kept[key]) for key in ("digest_in_window", "digest_at_capture")},
-        **{
-            f"{key}_ratio": statistics.median(a / b for a, b in zip(kept[key], kept["plain"], strict=True))
-            for key in ("digest_in_window", "digest_at_capture")
-        },
+        **{f"{key}_ratio": ratio(kept[key], kept["plain"]) for key in ("digest_in_window", "digest_at_capture")},
         "receiver_peak_over_payload_bytes": memory_over_payload(payload),
     }
+
+
+def ratio(handoffs: list[float], plains: list[float]) -> dict[str, float]:
+    """Median and middle half of handoff ÷ plain, round by round."""
+    low, median, high = statistics.quantiles((a / b for a, b in zip(handoffs, plains, strict=True)), n=4)
+    return {"median": median, "lower_quartile": low, "upper_quartile": high}
 
 
 def plain_round(stream: socket.socket, payload: Payload) -> float:
@@ -257,7 +269,10 @@ def print_lines(document: dict[str, Any]) -> None:
         print(f"{case['payload']} ({case['payload_bytes']} bytes, {case['rounds']} rounds, {case['congestion']})")
         print(f"  plain stream, unhashed      {case['plain_gb_per_s']:.2f} GB/s")
         for key, text in (("digest_in_window", "digests in the window"), ("digest_at_capture", "digest at capture")):
-            print(f"  handoff, {text:<22}{case[key + '_gb_per_s']:.2f} GB/s, {case[key + '_ratio']:.2f} of plain")
+            found = case[key + "_ratio"]
+            spread = f"{found['lower_quartile']:.2f}–{found['upper_quartile']:.2f}"
+            rate = case[key + "_gb_per_s"]
+            print(f"  handoff, {text:<22}{rate:.2f} GB/s, {found['median']:.2f} of plain (middle half {spread})")
         over = case["receiver_peak_over_payload_bytes"]
         print("  receiver's peak over the payload: " + ("—" if over is None else f"{over / 2**20:.1f} MiB"))
 

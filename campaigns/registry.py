@@ -9,15 +9,17 @@ from dataclasses import dataclass
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from campaigns.refusals import Metrics, read_spec
 from campaigns.spec import CampaignSpec
-from ledger.reader import LedgerReader
 from receipts import canonical, lint
 from receipts.errors import InputError
 from receipts.names import is_identifier, one_line, quoted
 from receipts.nearest import nearest
+
+if TYPE_CHECKING:
+    from ledger.reader import LedgerReader
 
 _MOST_CHANGES: Final = 4
 """Changed values that are told in one line; the difference below it has them all."""

@@ -6,21 +6,16 @@ The same text everywhere: on a terminal, in a pipe, with TERM=dumb, NO_COLOR or 
 
 from __future__ import annotations
 
-import re
-import unicodedata
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from receipts.visible import one_line
 from templates import words
+from templates.columns import GAP, aligned, columns, table_lines, wrapped
 from templates.explain import ending_sentence, explain, outcome_counts, weaker_sentence
 from templates.rows import CriterionRow, RepRow, how_it_ended, rep_row
 from templates.story import Story
 
-NARROWEST: Final = 20
-"""No text is wrapped narrower than this many columns."""
-_GAP: Final = "  "
-_WORD: Final = re.compile(" *[^ ]+")
 _OUTCOME_WIDTH: Final = 16
 _ALIGNED_FROM: Final = 60
 """From this width on the criteria's outcomes stand in a column of their own."""
@@ -55,18 +50,6 @@ def rep_line(envelope: Mapping[str, Any], reps: int) -> str:
     return text if row.error is None else f"{text}\n    {one_line(row.error, 400)}"
 
 
-def table_lines(headers: Sequence[str], rows: Iterable[Sequence[str]], width: int) -> list[str]:
-    """Aligned columns where they fit into ``width``; else each row as its own words, wrapped.
-
-    Every cell is made one safe line. Without rows only the headers are left.
-    """
-    cells = [[one_line(cell, 400) for cell in row] for row in rows]
-    sizes = [max(map(columns, column)) for column in zip(headers, *cells, strict=True)]
-    if sum(sizes) + len(_GAP) * (len(sizes) - 1) <= width:
-        return [_aligned(row, sizes) for row in [list(headers), *cells]]
-    return [line for row in cells for line in wrapped(_GAP.join(cell for cell in row if cell), width)]
-
-
 def log_lines(entries: Iterable[Any], width: int) -> list[str]:
     """Entries of a ledger, oldest first: seq, time, kind, subject. The day stands once, above its entries."""
     found = list(entries)
@@ -82,7 +65,7 @@ def log_lines(entries: Iterable[Any], width: int) -> list[str]:
         if index == 0 or days[index] != days[index - 1]:
             lines.insert(len(lines) - len(rows) + index if is_table else len(lines), days[index])
         if not is_table:
-            lines += wrapped(_GAP.join(one_line(cell, 400) for cell in row if cell), width)
+            lines += wrapped(GAP.join(one_line(cell, 400) for cell in row if cell), width)
     return lines
 
 
@@ -108,31 +91,6 @@ def audit_lines(report: Mapping[str, Any], width: int) -> list[str]:
         for item in report.get(key, ()):
             lines += wrapped(f"{title}: {one_line(str(item), 400)}", width)
     return lines
-
-
-def columns(text: str) -> int:
-    """How many columns of a terminal ``text`` takes: wide characters two, combining ones none."""
-    return sum(
-        0 if unicodedata.combining(character) else 2 if unicodedata.east_asian_width(character) in "WF" else 1
-        for character in text
-    )
-
-
-def wrapped(text: str, width: int, indent: str = "") -> list[str]:
-    """``text`` in lines of at most ``width`` columns; only a single word that is wider by itself passes them."""
-    room = max(NARROWEST, width)
-    lines: list[str] = []
-    line = ""
-    for word in _WORD.findall(text):
-        longer = line + word if line else indent + word.lstrip()
-        if not line or columns(longer) <= room:
-            line = longer
-            continue
-        lines.append(line)
-        further = f"{indent}  {word.lstrip()}"
-        # An identifier that would not fit behind its indent stands alone at the margin.
-        line = further if columns(further) <= room else word.lstrip()
-    return [*lines, line]
 
 
 def _promise_lines(story: Story, width: int) -> list[str]:
@@ -218,8 +176,8 @@ def _rep_table(rows: Sequence[RepRow], unit: str, width: int) -> list[str]:
     if {row.run for row in rows} == {1}:
         headers, cells = headers[1:], [row[1:] for row in cells]
     sizes = [max(map(columns, column)) for column in zip(headers, *cells, strict=True)]
-    if 2 + sum(sizes) + len(_GAP) * (len(sizes) - 1) <= width:
-        return [f"  {_aligned(row, sizes, figures, headers)}" for row in [headers, *cells]]
+    if 2 + sum(sizes) + len(GAP) * (len(sizes) - 1) <= width:
+        return [f"  {aligned(row, sizes, figures, headers)}" for row in [headers, *cells]]
     return [part for row in rows for part in wrapped(_rep_text(row, unit), width, "  ")]
 
 
@@ -268,12 +226,3 @@ def _fault_text(fault: Mapping[str, Any]) -> str:
     if fault["expected"] is not None or fault["found"] is not None:
         text += f"; expected {fault['expected'] or words.MISSING}, found {fault['found'] or words.MISSING}"
     return one_line(text, 2000)
-
-
-def _aligned(row: Sequence[str], sizes: Sequence[int], right: Collection[str] = (), headers: Sequence[str] = ()) -> str:
-    """Cells padded to their columns; those under a header in ``right`` stand at the right of theirs."""
-    cells = []
-    for index, (cell, size) in enumerate(zip(row, sizes, strict=True)):
-        padding = " " * (size - columns(cell))
-        cells.append(padding + cell if headers and headers[index] in right else cell + padding)
-    return _GAP.join(cells).rstrip()

@@ -38,7 +38,7 @@ def schema() -> None:
 def metrics() -> None:
     """Print every metric that a criterion may name, with unit, kind and scope."""
     from receipts.metrics import METRICS
-    from templates.terminal import table_lines
+    from templates.columns import table_lines
 
     rows = [(item.name, item.unit, item.kind, item.scope) for item in METRICS.values()]
     _print(table_lines(("metric", "unit", "kind", "scope"), rows, width()))
@@ -49,7 +49,7 @@ def metrics() -> None:
 def list_campaigns(home: str | None) -> None:
     """List the shipped specs, and what is registered and was attempted in the ledger if there is one."""
     from campaigns import registry
-    from templates.terminal import table_lines
+    from templates.columns import table_lines
 
     rows = [(loaded.spec.id, loaded.spec.title) for loaded in registry.shipped()]
     _print(table_lines(("shipped", "title"), rows, width()))
@@ -207,7 +207,7 @@ def which_attempt(ledger: Ledger, text: str) -> tuple[str, int]:
 def _registration_lines(ledger: Ledger) -> None:
     """The last registration of each campaign, and how often it was attempted."""
     from ledger import query
-    from templates.terminal import table_lines
+    from templates.columns import table_lines
 
     attempts = Counter(row.campaign for row in query.attempts(ledger))
     last = {row.campaign: row for row in query.campaigns(ledger)}
@@ -223,7 +223,7 @@ def _registration_lines(ledger: Ledger) -> None:
 def _attempt_lines(ledger: Ledger) -> None:
     from campaigns.standing import standing_of
     from ledger import query
-    from templates.terminal import table_lines
+    from templates.columns import table_lines
 
     stands = [standing_of(ledger, row) for row in query.attempts(ledger)]
     if not stands:

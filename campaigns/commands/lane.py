@@ -58,7 +58,7 @@ def enroll(lane_file: Path, home: str | None) -> None:
 @lane_option
 def show(lane_file: Path) -> None:
     """Read the lane file strictly and print what it resolves to."""
-    from templates.terminal import wrapped
+    from templates.columns import wrapped
 
     lane = load_lane(lane_file)
     rows = [

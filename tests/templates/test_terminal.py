@@ -13,9 +13,10 @@ from told import Attempt, HandWritten, spec
 from told_attempts import ATTEMPTS, failing, passing
 
 from templates import words
+from templates.columns import columns, table_lines, wrapped
 from templates.render import render_story
 from templates.story import story
-from templates.terminal import audit_lines, columns, log_lines, rep_line, table_lines, verdict_lines, wrapped
+from templates.terminal import audit_lines, log_lines, rep_line, verdict_lines
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
