@@ -166,10 +166,9 @@ def difference(registered: Registration, loaded: LoadedSpec, resolved: dict[str,
         f"         now        {resolved_sha256(resolved)}",
     ]
     if registered.spec_sha256 != loaded.spec_sha256:
-        lines += registry.raw_difference(registered.spec.encode("utf-8"), loaded.raw)
-    if registered.resolved_sha256 != resolved_sha256(resolved):
-        lines += registry.resolved_difference(registered.resolved, resolved)
-    return lines
+        return lines + registry.raw_difference(registered.spec.encode("utf-8"), loaded.raw)
+    # The same text with another meaning: of a prompt file, of a tokenizer, of a default.
+    return lines + registry.resolved_difference(registered.resolved, resolved)
 
 
 def resolved_for(loaded: LoadedSpec, lane: Lane | None) -> tuple[dict[str, Any], dict[str, list[int]]]:

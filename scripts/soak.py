@@ -146,8 +146,10 @@ def _report(places: Places, children: Children) -> int:
     """Write both pages, print their paths and the newest signed tree head."""
     home = ["--home", str(places.home)]
     say("\nThe report:")
+    # A page an attempt, under the attempt's own name: the next attempt replaces none.
+    attempts = sorted((ROOT / places.home / "receipts" / CAMPAIGN).glob("attempt-*"))
     for fmt in ("html", "md"):
-        page = places.home / "reports" / f"{CAMPAIGN}.{fmt}"
+        page = places.home / "reports" / CAMPAIGN / f"{attempts[-1].name}.{fmt}"
         (ROOT / page).parent.mkdir(parents=True, exist_ok=True)
         arguments = ["report", "verdict", CAMPAIGN, "--format", fmt, "-o", str(page), *home]
         status = children.run(_soakledger(places, arguments))

@@ -41,15 +41,22 @@ def wrapped(text: str, width: int, indent: str = "") -> list[str]:
 
 
 def table_lines(headers: Sequence[str], rows: Iterable[Sequence[str]], width: int) -> list[str]:
-    """Aligned columns where they fit into ``width``; else each row as its own words, wrapped.
+    """Aligned columns where they fit into ``width``, the last one wrapped if need be; else each row as its own words.
 
     Every cell is made one safe line. Without rows only the headers are left.
     """
     cells = [[one_line(cell, 400) for cell in row] for row in rows]
     sizes = [max(map(columns, column)) for column in zip(headers, *cells, strict=True)]
-    if sum(sizes) + len(GAP) * (len(sizes) - 1) <= width:
+    room = width - sum(sizes[:-1]) - len(GAP) * (len(sizes) - 1)
+    if sizes[-1] <= room:
         return [aligned(row, sizes) for row in [list(headers), *cells]]
-    return [line for row in cells for line in wrapped(GAP.join(cell for cell in row if cell), width)]
+    if room < NARROWEST:
+        return [line for row in cells for line in wrapped(GAP.join(cell for cell in row if cell), width)]
+    lines = [aligned(headers, sizes)]
+    for *first, last in cells:
+        for index, part in enumerate(wrapped(last, room)):
+            lines.append(aligned([*([""] * len(first) if index else first), part], sizes))
+    return lines
 
 
 def aligned(row: Sequence[str], sizes: Sequence[int], right: Collection[str] = (), headers: Sequence[str] = ()) -> str:

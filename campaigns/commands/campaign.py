@@ -14,6 +14,7 @@ import click
 
 from campaigns.commands import exits
 from campaigns.commands.options import home_option, lane_option, load_lane, open_home, read_ledger, width, write_ledger
+from campaigns.commands.streams import put
 from receipts.visible import one_line, quoted
 
 if TYPE_CHECKING:
@@ -31,12 +32,12 @@ def schema() -> None:
     """Print the JSON Schema of a campaign spec."""
     from campaigns.spec import json_schema
 
-    click.echo(json.dumps(json_schema(), indent=1, sort_keys=True))
+    put(json.dumps(json_schema(), indent=1, sort_keys=True))
 
 
 @group.command()
 def metrics() -> None:
-    """Print every metric that a criterion may name, with unit, kind and scope."""
+    """Print every metric that a criterion may name."""
     from receipts.metrics import METRICS
     from templates.columns import table_lines
 
@@ -47,7 +48,7 @@ def metrics() -> None:
 @group.command("list")
 @home_option
 def list_campaigns(home: str | None) -> None:
-    """List the shipped specs, and what is registered and was attempted in the ledger if there is one."""
+    """List what is shipped, registered and attempted."""
     from campaigns import registry
     from templates.columns import table_lines
 
@@ -56,6 +57,7 @@ def list_campaigns(home: str | None) -> None:
     if open_home(home).ledger_db.exists():
         with read_ledger(home) as ledger:
             _registration_lines(ledger)
+            put()
             _attempt_lines(ledger)
 
 
@@ -63,7 +65,10 @@ def list_campaigns(home: str | None) -> None:
 @click.argument("spec")
 @home_option
 def show(spec: str, home: str | None) -> None:
-    """Print SPEC (a shipped id, a file, or an id that is registered in the home) as it is written."""
+    """Print SPEC as it is written.
+
+    SPEC is a shipped id, a file, or an id that is registered in the home.
+    """
     from campaigns import registry
     from campaigns.commands.streams import put_document
 
@@ -79,13 +84,16 @@ def show(spec: str, home: str | None) -> None:
 @click.argument("spec")
 @click.option("--lane", "lane_file", type=click.Path(path_type=Path), help="Also check that this lane can run it.")
 def validate(spec: str, lane_file: Path | None) -> None:
-    """Check SPEC strictly: every fault at once, each with file, line and key."""
+    """Check SPEC strictly and name every fault.
+
+    Each fault has its file, line and key.
+    """
     from campaigns import registry
 
     loaded = registry.find(spec)
     if lane_file is not None:
         _require_runnable(loaded, lane_file)
-    click.echo(f"{loaded.source}: valid ({loaded.spec.id}, {loaded.spec_sha256})")
+    put(f"{loaded.source}: valid ({loaded.spec.id}, {loaded.spec_sha256})")
 
 
 @group.command()
@@ -104,11 +112,11 @@ def register(spec: str, lane_file: Path | None, reason: str | None, home: str | 
     with write_ledger(home, create=True) as ledger:
         registered = registration.register(ledger, loaded, resolved, reason)
     word = "registered as" if registered.fresh else "is registered already,"
-    click.echo(f"{loaded.spec.id} {word} entry {registered.entry.seq}")
-    click.echo(f"spec     {registered.data.spec_sha256}")
-    click.echo(f"resolved {registered.data.resolved_sha256}")
+    put(f"{loaded.spec.id} {word} entry {registered.entry.seq}")
+    put(f"spec     {registered.data.spec_sha256}")
+    put(f"resolved {registered.data.resolved_sha256}")
     for item in registered.data.weaker:
-        click.echo(f"weaker than entry {item['than_seq']}: {item['field']}: {item['old']} -> {item['new']}", err=True)
+        put(f"weaker than entry {item['than_seq']}: {item['field']}: {item['old']} -> {item['new']}", err=True)
 
 
 @group.command()
@@ -117,7 +125,10 @@ def register(spec: str, lane_file: Path | None, reason: str | None, home: str | 
 @home_option
 @click.pass_context
 def launch(ctx: click.Context, spec: str, lane_file: Path, home: str | None) -> None:
-    """Run a registered campaign (a shipped id, a file, or the id it was registered under) once and judge it."""
+    """Run a registered SPEC once and judge it.
+
+    SPEC is a shipped id, a file, or the id that it was registered under.
+    """
     from campaigns import registration, registry, runner
     from campaigns.progress import PlainProgress
 
@@ -131,7 +142,7 @@ def launch(ctx: click.Context, spec: str, lane_file: Path, home: str | None) -> 
         launched = runner.launch(ledger, lane, registered, ids, progress)
     status = _told_by_a_fresh_process(f"{loaded.spec.id}/{launched.attempt}", home)
     if launched.signal is not None:
-        click.echo(f"soakledger: closed by {signal.Signals(launched.signal).name}", err=True)
+        put(f"soakledger: closed by {signal.Signals(launched.signal).name}", err=True)
         status = exits.of_signal(launched.signal)
     ctx.exit(status)
 
@@ -153,7 +164,10 @@ def _told_by_a_fresh_process(attempt: str, home: str | None) -> int:
 @home_option
 @click.pass_context
 def rejudge(ctx: click.Context, attempt: str, as_json: bool, home: str | None) -> None:
-    """Judge ATTEMPT (ID or ID/NUMBER, the last by default) again from the ledger, after checking its evidence."""
+    """Check the evidence of ATTEMPT and judge it again.
+
+    ATTEMPT is ID/NUMBER, or ID for its last one. Reads the home alone, and writes nothing.
+    """
     from campaigns import judging
     from campaigns.standing import life_of
     from templates.explain import outcome_counts
@@ -165,25 +179,28 @@ def rejudge(ctx: click.Context, attempt: str, as_json: bool, home: str | None) -
         judged = judging.rejudge(ledger, campaign, number)
         view = story(ledger, campaign, number, verdict=judged.document, life=life_of(ledger, campaign, number))
     if as_json:
-        click.echo(json.dumps(judged.document, indent=1))
+        put(json.dumps(judged.document, indent=1))
     else:
         _print(verdict_lines(view, width()))
     place = one_line(str(open_home(home).path), 400)
-    click.echo(f"as a page: soakledger report verdict {campaign}/{number} --format html --home {place}", err=True)
+    put(f"as a page: soakledger report verdict {campaign}/{number} --format html --home {place}", err=True)
     stored = (
         "judged now, nothing was written"
         if judged.entry is None
         else f"equals the stored verdict, entry {judged.entry.seq}"
     )
     # What the exit status rests on is the last line, for whoever sees nothing else.
-    click.echo(f"soakledger: {campaign}/{number}: {view.word}: {outcome_counts(view)}; {stored}", err=True)
+    put(f"soakledger: {campaign}/{number}: {view.word}: {outcome_counts(view)}; {stored}", err=True)
     ctx.exit(exits.of_verdict(judged.document["verdict"]))
 
 
 @group.command()
 @home_option
 def status(home: str | None) -> None:
-    """List the attempts: RUNNING only while their orchestrator lives, else LOST or how they ended."""
+    """List the attempts and how each stands.
+
+    RUNNING only while its orchestrator lives, else LOST or how it ended.
+    """
     with read_ledger(home) as ledger:
         _attempt_lines(ledger)
 
@@ -216,7 +233,7 @@ def _registration_lines(ledger: Ledger) -> None:
         for name, row in sorted(last.items())
     ]
     if rows:
-        click.echo("")
+        put()
         _print(table_lines(("registered", "as", "at (UTC)", "attempts"), rows, width()))
 
 
@@ -227,7 +244,7 @@ def _attempt_lines(ledger: Ledger) -> None:
 
     stands = [standing_of(ledger, row) for row in query.attempts(ledger)]
     if not stands:
-        click.echo("no attempts yet")
+        put("no attempts yet")
         return
     rows = [(item.attempt, item.word, item.how, _moment(item.opened_at)) for item in stands]
     _print(table_lines(("attempt", "stands", "how it ended", "opened (UTC)"), rows, width()))
@@ -240,7 +257,7 @@ def _moment(recorded_at: str) -> str:
 
 def _print(lines: Iterable[str]) -> None:
     for line in lines:
-        click.echo(line)
+        put(line)
 
 
 def _require_runnable(loaded: LoadedSpec, lane_file: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from campaigns.commands.options import home_option, lane_option, load_lane, width, write_ledger
+from campaigns.commands.streams import put
 from receipts.visible import one_line
 
 
@@ -19,39 +20,45 @@ def group() -> None:
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.option("--checkpoint", type=click.Path(path_type=Path), help="The producer's checkpoint folder.")
 def init(folder: Path, checkpoint: Path | None) -> None:
-    """Write FOLDER/lane.toml for a loopback lane on this machine, unless it is there."""
+    """Write the lane file of a loopback lane.
+
+    FOLDER/lane.toml, for this machine; one that is there stays as it is.
+    """
     from producer.sample_lane import write_loopback_lane
 
     path = folder / "lane.toml"
     made = write_loopback_lane(path, checkpoint)
-    click.echo(f"{path}: {'written' if made else 'is there already, left as it is'}")
+    put(f"{path}: {'written' if made else 'is there already, left as it is'}")
 
 
 @group.command()
 @lane_option
 @home_option
 def enroll(lane_file: Path, home: str | None) -> None:
-    """Make the lane's keys and each end's copies, and enter the enrollment in the ledger."""
+    """Make the lane's keys and enter it in the ledger.
+
+    Each end gets its own copies of what it has to know of the other.
+    """
     from producer.enrollment import enroll as enroll_lane
 
     lane = load_lane(lane_file)
     enrolled = enroll_lane(lane)
     for path in enrolled.made:
-        click.echo(f"made   {path}", err=True)
+        put(f"made   {path}", err=True)
     for old, new in enrolled.moved:
-        click.echo(f"moved  {old} to {new.name}", err=True)
+        put(f"moved  {old} to {new.name}", err=True)
     with write_ledger(home, lane.orchestrator.host, create=True) as ledger:
         ledger.signing_key()  # a lost key is found before the entry that it is to sign over
         data = enrolled.data.document()
         latest = ledger.latest("enrollment", lane.name)
         if latest is not None and latest.data == data:
-            click.echo(f"lane {lane.name} is enrolled already, entry {latest.seq}")
+            put(f"lane {lane.name} is enrolled already, entry {latest.seq}")
             return
         entry = ledger.append("enrollment", lane.name, data)
         ledger.checkpoint()
-    click.echo(f"lane {lane.name} enrolled as entry {entry.seq}")
-    click.echo(f"identity       {enrolled.data.identity_sha256}")
-    click.echo(f"cache identity {enrolled.data.cache_identity}")
+    put(f"lane {lane.name} enrolled as entry {entry.seq}")
+    put(f"identity       {enrolled.data.identity_sha256}")
+    put(f"cache identity {enrolled.data.cache_identity}")
 
 
 @group.command()
@@ -71,5 +78,5 @@ def show(lane_file: Path) -> None:
         ("watchdog", f"{lane.producer.watchdog_s} s"),
     ]
     for name, value in rows:
-        for line in wrapped(f"{name:<9} {one_line(value, 4000)}", width()):
-            click.echo(line)
+        for line in wrapped(f"{name:<8} {one_line(value, 4000)}", width()):
+            put(line)

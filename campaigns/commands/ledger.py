@@ -8,6 +8,7 @@ import click
 
 from campaigns.commands import exits
 from campaigns.commands.options import home_option, open_home, read_ledger, width
+from campaigns.commands.streams import put
 
 
 @click.group("ledger")
@@ -30,9 +31,9 @@ def log(campaign: str | None, attempt: int | None, kind: str | None, first: int,
     with read_ledger(home) as ledger:
         rows = list(query.log(ledger, first=first, limit=limit, kind=kind, campaign=campaign, attempt=attempt))
         for line in log_lines(rows, width()):
-            click.echo(line)
+            put(line)
         if not rows:
-            click.echo(f"soakledger: no entry of the {ledger.size()} matches", err=True)
+            put(f"soakledger: no entry of the {ledger.size()} matches", err=True)
 
 
 @group.command(context_settings={"ignore_unknown_options": True})
@@ -44,8 +45,8 @@ def show(seq: int, home: str | None) -> None:
 
     with read_ledger(home) as ledger:
         entry = query.show(ledger, seq)
-        click.echo(json.dumps(entry.leaf, indent=1, ensure_ascii=True))
-        click.echo(f"leaf hash {entry.leaf_hash}", err=True)
+        put(json.dumps(entry.leaf, indent=1, ensure_ascii=True))
+        put(f"leaf hash {entry.leaf_hash}", err=True)
 
 
 @group.command()
@@ -53,17 +54,20 @@ def show(seq: int, home: str | None) -> None:
 @home_option
 @click.pass_context
 def verify(ctx: click.Context, as_json: bool, home: str | None) -> None:
-    """Check every entry, file, checkpoint and trigger; report all faults; exit 5 if there is one."""
+    """Check all of the evidence; status 5 on any fault.
+
+    Every entry, file, blob, checkpoint, trigger and projection; all faults are reported.
+    """
     from ledger.audit import verify as audit
 
     report = audit(open_home(home))
     if as_json:
-        click.echo(json.dumps(report.document(), indent=1))
+        put(json.dumps(report.document(), indent=1))
     else:
         for line in _report_lines(report.document()):
-            click.echo(line)
+            put(line)
     if not report.ok:
-        click.echo(f"soakledger: {len(report.faults)} fault(s); the evidence does not verify", err=True)
+        put(f"soakledger: {len(report.faults)} fault(s); the evidence does not verify", err=True)
         ctx.exit(exits.EVIDENCE)
     ctx.exit(exits.DONE)
 
@@ -71,12 +75,15 @@ def verify(ctx: click.Context, as_json: bool, home: str | None) -> None:
 @group.command()
 @home_option
 def reproject(home: str | None) -> None:
-    """Rebuild every projection from the entries alone, in one transaction."""
+    """Rebuild the projections from the entries.
+
+    In one transaction; no entry is changed.
+    """
     from ledger.projections import reproject as rebuild
     from receipts.metrics import measure_receipt
 
     count = rebuild(open_home(home), measure=measure_receipt)
-    click.echo(f"projections rebuilt from {count} entries")
+    put(f"projections rebuilt from {count} entries")
 
 
 def _report_lines(report: dict[str, object]) -> list[str]:

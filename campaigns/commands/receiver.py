@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from campaigns.commands.options import lane_option, load_lane
+from campaigns.commands.streams import put
 
 
 @click.group("receiver")
@@ -22,7 +23,7 @@ def serve(lane_file: Path) -> None:
     from producer import receiving
 
     def announce(address: str, port: int) -> None:
-        click.echo(f"receiver listens on {address}:{port}", err=True)
+        put(f"receiver listens on {address}:{port}", err=True)
 
     receiving.serve(load_lane(lane_file), announce)
 
@@ -33,7 +34,7 @@ def status(lane_file: Path) -> None:
     """Print what the running receiver holds, as JSON."""
     from producer.handoff import inspection
 
-    click.echo(json.dumps(inspection.status(load_lane(lane_file).receiver.work_dir), indent=1, sort_keys=True))
+    put(json.dumps(inspection.status(load_lane(lane_file).receiver.work_dir), indent=1, sort_keys=True))
 
 
 @group.command()
@@ -48,4 +49,4 @@ def show(handoff_id: str, lane_file: Path, out: Path | None) -> None:
     shown = inspection.show(load_lane(lane_file).receiver.work_dir, handoff_id, payload=out is not None)
     if out is not None and shown.payload is not None:
         write_exclusive(out.absolute(), shown.payload)
-    click.echo(json.dumps({"admission": shown.admission, "manifest": shown.manifest}, indent=1, sort_keys=True))
+    put(json.dumps({"admission": shown.admission, "manifest": shown.manifest}, indent=1, sort_keys=True))

@@ -9,6 +9,7 @@ import click
 
 from campaigns.commands.campaign import which_attempt
 from campaigns.commands.options import home_option, open_home, read_ledger
+from campaigns.commands.streams import put
 from receipts.visible import one_line
 
 
@@ -23,7 +24,10 @@ def group() -> None:
 @click.option("-o", "--out", type=click.Path(path_type=Path), help="Write here; - for stdout.")
 @home_option
 def verdict(attempt: str, fmt: Literal["md", "html"], out: Path | None, home: str | None) -> None:
-    """Render the verdict of ATTEMPT (ID or ID/NUMBER, the last by default)."""
+    """Render the verdict of ATTEMPT as a page.
+
+    ATTEMPT is ID/NUMBER, or ID for its last one. HTML goes into the home's reports unless -o says otherwise.
+    """
     from campaigns.standing import life_of
     from receipts.errors import InputError
     from receipts.kinds import attempt_folder
@@ -33,7 +37,7 @@ def verdict(attempt: str, fmt: Literal["md", "html"], out: Path | None, home: st
         campaign, number = which_attempt(ledger, attempt)
         page = render_verdict(ledger, campaign, number, fmt=fmt, life=life_of(ledger, campaign, number))
     if out == Path("-") or (out is None and fmt == "md"):
-        click.echo(page, nl=False)
+        put(page, end="")
         return
     place = open_home(home)
     path = out or place.reports / f"{attempt_folder(campaign, number)}.{fmt}"
@@ -47,4 +51,4 @@ def verdict(attempt: str, fmt: Literal["md", "html"], out: Path | None, home: st
         )
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(page, encoding="utf-8")
-    click.echo(one_line(str(path), 4000))
+    put(one_line(str(path), 4000))

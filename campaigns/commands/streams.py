@@ -103,6 +103,13 @@ def _steady(stream: TextIO | None, descriptor: int) -> TextIO:
     )
 
 
+def put(text: str = "", *, err: bool = False, end: str = "\n") -> None:
+    """Print ``text`` and send it off at once. What a terminal would obey is made visible; click would leave it out."""
+    stream = sys.stderr if err else sys.stdout
+    stream.write(on_terminal(text) + end)
+    stream.flush()
+
+
 def put_document(raw: bytes) -> None:
     """Print a UTF-8 document of somebody else's on standard output, as it is written."""
     if isinstance(sys.stdout, Steady):

@@ -83,6 +83,12 @@ def test_a_table_is_aligned_where_it_fits_and_wrapped_where_it_does_not() -> Non
         "soak-n12/10  FAIL\\x1b[0m",
     ]
     assert table_lines(("attempt", "verdict"), rows, 20) == ["soak-n12/1  PASS", "soak-n12/10", "  FAIL\\x1b[0m"]
+    assert table_lines(("id", "title"), [("a", "one two three four five six"), ("b", "seven")], 25) == [
+        "id  title",
+        "a   one two three four",
+        "      five six",
+        "b   seven",
+    ]
     assert table_lines(("attempt", "verdict"), [], 40) == ["attempt  verdict"]
 
 
