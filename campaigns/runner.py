@@ -18,10 +18,10 @@ from campaigns.intake import Intake
 from campaigns.interrupts import Interrupts
 from campaigns.lost import abandon_lost, judge_late_records, started_producer
 from campaigns.progress import Progress
-from campaigns.refusals import check_against_model
 from campaigns.registration import Registered, stage_tables
 from campaigns.stages import preflight, soak
 from campaigns.stages.outcome import StageOutcome
+from campaigns.terms import check_against_model
 from ledger.entry import Entry, Ref
 from ledger.reader import LedgerReader
 from ledger.store import Ledger

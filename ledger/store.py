@@ -14,12 +14,12 @@ from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
 
-from ledger import checkpoints, merkle, schema, seen
+from ledger import checkpoints, schema, seen
 from ledger.connection import Database
+from ledger.edge import Edge, edge_now
 from ledger.entry import (
     DOCUMENT_KINDS,
     LEAF_VERSION,
-    NO_PREV,
     SIGNED_KINDS,
     Entry,
     Head,
@@ -33,7 +33,7 @@ from ledger.keys import SigningKey, VerifyKey
 from ledger.note import Checkpoint
 from ledger.projections import Measure, rows_of
 from ledger.reader import LedgerReader
-from ledger.tables import ENTRY, entry_values, insert, insert_nodes, insert_projected
+from ledger.tables import entry_values, insert, insert_nodes, insert_projected
 from receipts import canonical
 from receipts.canonical import JsonValue
 from receipts.clock import HostClock
@@ -63,17 +63,6 @@ class _Writer:
     tool: Mapping[str, Any]
 
 
-@dataclass
-class _Edge:
-    """The end of the ledger that the next entry is put to."""
-
-    frontier: merkle.Frontier
-    last_leaf: str
-
-    def copy(self) -> _Edge:
-        return _Edge(self.frontier.copy(), self.last_leaf)
-
-
 class Ledger(LedgerReader):
     """An open ledger. Threads may share one; a forked child opens its own."""
 
@@ -96,7 +85,7 @@ class Ledger(LedgerReader):
         self._measure = measure
         self._newer_schema = newer_schema
         self._lock = threading.Lock()
-        self._edge: _Edge | None = None
+        self._edge: Edge | None = None
 
     @classmethod
     def create(
@@ -266,17 +255,17 @@ class Ledger(LedgerReader):
             known, self._edge = self._edge, None
             with self._database.transaction(write=True) as connection:
                 reader = LedgerReader(lambda statement: connection.execute(statement).all())
-                edge = _edge_now(reader, connection, known)
+                edge = edge_now(reader, connection, known)
                 entries = []
                 for draft in make(reader):
                     entries.append(self._insert(connection, edge, draft, writer))
                     if draft.kind in SIGNED_KINDS:
                         key = key or checkpoints.signing_key(reader, self._environ)
-                        signed.append(checkpoints.sign(connection, _head_of(edge), key))
+                        signed.append(checkpoints.sign(connection, edge.head, key))
             self._edge = edge
-        return entries, signed, _head_of(edge)
+        return entries, signed, edge.head
 
-    def _insert(self, connection: sa.Connection, edge: _Edge, draft: Draft, writer: _Writer) -> Entry:
+    def _insert(self, connection: sa.Connection, edge: Edge, draft: Draft, writer: _Writer) -> Entry:
         # Genesis names its own origin: until it stands there is nothing to read one from.
         origin = draft.data["origin"] if edge.frontier.size == 0 else self.origin
         entry = build_entry(_leaf(draft, edge, origin, writer))
@@ -362,7 +351,7 @@ def _require_own_ref(kind: str, data: JsonValue, ref: Ref | None) -> None:
         )
 
 
-def _leaf(draft: Draft, edge: _Edge, origin: str, writer: _Writer) -> dict[str, JsonValue]:
+def _leaf(draft: Draft, edge: Edge, origin: str, writer: _Writer) -> dict[str, JsonValue]:
     return {
         "v": LEAF_VERSION,
         "origin": origin,
@@ -377,28 +366,6 @@ def _leaf(draft: Draft, edge: _Edge, origin: str, writer: _Writer) -> dict[str, 
         "ref": draft.ref.document() if draft.ref else None,
         "data": draft.data,
     }
-
-
-def _edge_now(reader: LedgerReader, connection: sa.Connection, known: _Edge | None) -> _Edge:
-    """The end of the ledger under the write lock. What this process knows of it must still stand there."""
-    last = connection.exec_driver_sql("SELECT seq, leaf_hash FROM entry ORDER BY seq DESC LIMIT 1").first()
-    if last is None and known is None:
-        return _Edge(merkle.Frontier(), NO_PREV)
-    size, last_leaf = (0, "") if last is None else (last[0] + 1, str(last[1]))
-    if known is not None and (known.frontier.size, known.last_leaf) == (size, last_leaf):
-        return known.copy()
-
-    def leaf_at(seq: int) -> str:
-        rows = connection.execute(sa.select(ENTRY.c.leaf_hash).where(ENTRY.c.seq == seq)).all()
-        return str(rows[0][0]) if rows else ""
-
-    if known is not None and leaf_at(known.frontier.size - 1) != known.last_leaf:
-        raise EvidenceError(f"entry {known.frontier.size - 1} is not the one that this process wrote or read before")
-    return _Edge(reader.frontier(size), last_leaf)
-
-
-def _head_of(edge: _Edge) -> Head:
-    return Head(edge.frontier.size, "sha256:" + edge.frontier.root().hex())
 
 
 def _is_of(ledger_db: Path, temporary: Path) -> bool:

@@ -261,7 +261,7 @@ def _print(lines: Iterable[str]) -> None:
 
 
 def _require_runnable(loaded: LoadedSpec, lane_file: Path) -> None:
-    from campaigns.refusals import LaneTerms, check_against_lane
+    from campaigns.terms import LaneTerms, check_against_lane
     from receipts.errors import FaultsError
 
     lane = load_lane(lane_file)

@@ -7,8 +7,8 @@ import pytest
 from metric_double import METRICS
 
 from campaigns import registry
-from campaigns.refusals import LaneTerms, check_against_lane
 from campaigns.spec import SoakStage, resolve
+from campaigns.terms import LaneTerms, check_against_lane
 from receipts.errors import InputError
 
 

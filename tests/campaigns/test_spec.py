@@ -8,7 +8,8 @@ import pytest
 from metric_double import METRICS
 
 from campaigns import spec
-from campaigns.refusals import AGGREGATES, LaneTerms, check_against_lane, read_spec
+from campaigns.refusals import AGGREGATES, read_spec
+from campaigns.terms import LaneTerms, check_against_lane
 from receipts import metrics
 from receipts.errors import FaultsError
 from receipts.metrics import exact_text
