@@ -80,7 +80,7 @@ def measure(name: str, n_tokens: int, rounds: int) -> dict[str, Any]:
     samples: dict[str, list[float]] = {"plain": [], "digest_in_window": [], "digest_at_capture": []}
     with peer(payload.bytes) as (handoff, plain, _), socket.create_connection(plain) as stream:
         tune(stream, "reno")
-        congestion = describe(stream, "lo").congestion
+        congestion = describe(stream).congestion
         turns: list[tuple[str, Callable[[], float]]] = [
             ("plain", lambda: plain_round(stream, payload)),
             ("digest_in_window", lambda: handoff_round(handoff, payload, None)),
@@ -174,7 +174,7 @@ def peer(size: int) -> Iterator[tuple[ReceiverAddress, tuple[str, int], int]]:
         try:
             handoff, plain = ours.recv()
             assert process.pid is not None
-            yield ReceiverAddress(*handoff, "lo"), plain, process.pid
+            yield ReceiverAddress(*handoff), plain, process.pid
         finally:
             ours.send("stop")
             process.join(20)
@@ -190,7 +190,6 @@ def _peer(folder: str, size: int, pipe: Connection) -> None:
         lane="loopback",
         address="127.0.0.1",
         port=0,
-        interface="lo",
         work_dir=Path(folder),
         memory_limit_bytes=size,
         handoff_key=KEY,

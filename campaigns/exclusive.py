@@ -1,4 +1,7 @@
-"""One attempt a lane at a time: a flock beside the lane, found before an attempt takes a number."""
+"""One attempt a lane at a time: a flock in the producer's work folder, found before an attempt takes a number.
+
+There and not beside the lane file: two files that name the same producer are one lane.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +17,17 @@ from typing import Final
 from producer.host import linux
 from producer.lane import Lane
 from receipts.errors import BusyError, InputError
-from receipts.store import read_bounded
+from receipts.store import make_folder, read_bounded
 
+LOCK: Final = "campaign.lock"
 _MOST_NOTE_BYTES: Final = 4096
 
 
 @contextlib.contextmanager
 def lane_held(lane: Lane, campaign: str) -> Iterator[Path]:
     """Hold the lane for one launch. Raises BusyError naming the holder's pid, what it runs, and its age."""
-    path = lane.source.parent / f".{lane.name}.campaign.lock"
+    path = lane.producer.work_dir / LOCK
+    make_folder(path.parent)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):

@@ -90,7 +90,10 @@ def _outcome(asked: Asked) -> tuple[Outcome, Failure | None]:
         return "died", Failure(code="producer-died", text=reply.text)
     if reply.ending == "deadline":
         return "wedged", Failure(code="wedged", text="alive past the rep's deadline and its watchdog: wedged, not dead")
-    return "refused", Failure(code=reply.ending.replace("_", "-"), text=reply.text)
+    if reply.ending == "not_listening":
+        return "refused", Failure(code="not-listening", text=reply.text)
+    # It lives and did not say what it did: the payload may have left, and may have been admitted.
+    return "no_ack", Failure(code=reply.ending.replace("_", "-"), text=reply.text)
 
 
 def _producer(attempt: Attempt, said: dict[str, Any], acknowledgement: dict[str, Any] | None) -> ProducerBlock:
@@ -173,7 +176,7 @@ def _receiver(
     return block, None
 
 
-def _socket(document: dict[str, str]) -> Any:
+def _socket(document: dict[str, str | None]) -> Any:
     from receipts.kinds import SocketEnds
 
     return SocketEnds.read(document)

@@ -57,10 +57,11 @@ def rejudge(ledger: Ledger, campaign: str, attempt: int) -> Judged:
         return Judged(compute(ledger, campaign, attempt, ledger.size() - 1), None)
     document = compute(ledger, campaign, attempt, int(stored.data["receipts"]["to_seq"]))
     if document["evaluator"] != stored.data["evaluator"]:
-        raise EvidenceError(
-            f"the verdict was computed by {stored.data['evaluator']}, this release is {document['evaluator']}",
+        theirs, ours = (item["source_sha256"] for item in (stored.data["evaluator"], document["evaluator"]))
+        raise InputError(
+            f"the evidence is whole, but its verdict is by the evaluator {theirs}, and this release has {ours}",
             where=f"entry {stored.seq}",
-            next_step="rejudge with the release that computed it; a new evaluator adds a verdict, it replaces none",
+            next_step="rejudge with the release that computed it",
         )
     if canonical.dumps(document) != canonical.dumps(stored.data):
         raise EvidenceError(

@@ -27,13 +27,13 @@ def is_running(opened: AttemptOpen) -> bool:
     )
 
 
-def abandon_lost(ledger: Ledger, clock: HostClock, lane: str, campaign: str) -> list[Entry]:
-    """Abandon the campaign's attempts on this lane whose orchestrator is gone, and judge each without a verdict.
+def abandon_lost(ledger: Ledger, clock: HostClock, lane: str) -> list[Entry]:
+    """Abandon the attempts on this lane whose orchestrator is gone, of any campaign; judge each without a verdict.
 
     Returns the verdicts' entries.
     """
     verdicts = []
-    for entry in ledger.entries(kinds={"attempt_open"}, subject_prefix=f"{campaign}/"):
+    for entry in ledger.entries(kinds={"attempt_open"}):
         opened = AttemptOpen.read(entry.data)
         # Whoever still runs may be closing it at this moment; on another host nobody can say.
         if opened.lane != lane or opened.host != clock.host or is_running(opened):
@@ -42,7 +42,7 @@ def abandon_lost(ledger: Ledger, clock: HostClock, lane: str, campaign: str) -> 
             found = "another boot" if opened.boot_id != clock.boot_id else "its process is gone"
             ledger.append("attempt_abandoned", entry.subject, _abandoned(opened, found).document())
         if ledger.latest("verdict", entry.subject) is None:
-            judged = judging.store_verdict(ledger, campaign, opened.attempt)
+            judged = judging.store_verdict(ledger, opened.campaign, opened.attempt)
             if judged.entry is not None:
                 verdicts.append(judged.entry)
     return verdicts

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from campaigns import registry, sizes
 from campaigns.registry import LoadedSpec
-from campaigns.spec import FilePrompt, SoakStage, TextPrompt, resolve, resolved_sha256
+from campaigns.spec import FilePrompt, TextPrompt, resolve, resolved_sha256
 from campaigns.weaker import weaker_than
 from ledger.entry import MAX_DOCUMENT_BYTES, MAX_LEAF_BYTES, Entry, Ref
 from ledger.reader import LedgerReader
@@ -206,13 +206,6 @@ def stage_tables(resolved: dict[str, Any], ids_by_digest: dict[str, list[int]]) 
                 table[key] = {**prompt, "ids": ids_by_digest[prompt["prompt_sha256"]]}
         tables.append(table)
     return tables
-
-
-def needs_tokenizer(loaded: LoadedSpec) -> bool:
-    """Whether any prompt of the spec is text."""
-    stages = [stage for stage in loaded.spec.stages if isinstance(stage, SoakStage)]
-    prompts = [prompt for stage in stages for prompt in (stage.prompt, stage.control) if prompt is not None]
-    return any(prompt.source != "seeded" for prompt in prompts)
 
 
 def _prompt_text(prompt: TextPrompt | FilePrompt, loaded: LoadedSpec) -> str:

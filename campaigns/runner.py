@@ -30,9 +30,9 @@ from producer import lease, receiving, ritual
 from producer.host import linux
 from producer.instance import Artefacts
 from producer.journal import Journal
-from producer.lane import Lane
+from producer.lane import Lane, require_built
 from receipts.clock import HostClock
-from receipts.errors import BusyError, FaultsError, IdentityError, InputError, SoakledgerError
+from receipts.errors import BusyError, FaultsError, IdentityError, InputError, LaneError, SoakledgerError
 from receipts.kinds import Instance
 from receipts.leaves import AttemptClose, AttemptOpen, Cleanup, Ended, Enrollment
 from receipts.store import BlobStore
@@ -55,6 +55,7 @@ def launch(
     progress: Progress,
 ) -> Launched:
     """Run a registered campaign once. What is refused before an attempt is opened is BusyError or InputError."""
+    require_built(lane)
     campaign = registered.data.campaign
     with Interrupts() as interrupts, lane_held(lane, campaign) as lock:
         preflight.require_disk(ledger.home.path)
@@ -66,7 +67,7 @@ def launch(
         _require_free(lane)
         intake = Intake(ledger, Journal(lane.producer.work_dir, lane.name, clock))
         intake.take()  # before lost attempts are judged: what the journal says of them belongs to their evidence
-        for verdict in abandon_lost(ledger, clock, lane.name, campaign):
+        for verdict in abandon_lost(ledger, clock, lane.name):
             progress.say(f"{verdict.subject} was lost; it is closed now and judged {verdict.data['verdict']}")
         for verdict in judge_late_records(ledger, lane.name):
             told = f"{verdict.subject} is judged again, {verdict.data['verdict']}"
@@ -176,11 +177,14 @@ def _run_and_close(
             outcome = _run_stage(attempt, stage, intake, interrupts, progress)
             if outcome.ending != "done":
                 break
-    except SoakledgerError as error:
+    except LaneError as error:  # no producer or no receiver came to be: nothing was asked of either
         progress.say(str(error))
         outcome = StageOutcome("precondition", str(error))
+    except SoakledgerError as error:
+        progress.say(str(error))
+        outcome = StageOutcome("aborted", str(error))
     except BaseException as error:
-        outcome = StageOutcome("interrupted", f"{type(error).__name__}: {error}")
+        outcome = StageOutcome("aborted", f"{type(error).__name__}: {error}")
         raise
     finally:
         cleanup = _put_back(attempt, found, receiver)
@@ -254,7 +258,7 @@ def _close(
     interrupts: Interrupts,
     cleanup: tuple[Cleanup, ...],
 ) -> None:
-    ended: Ended = {"done": "complete", "precondition": "precondition", "interrupted": "interrupted"}[outcome.ending]  # type: ignore[assignment]
+    ended: Ended = "complete" if outcome.ending == "done" else outcome.ending
     clock = attempt.clock
     data = AttemptClose(
         host=clock.host,

@@ -82,7 +82,7 @@ def _registration(entry: Entry) -> Iterator[ProjectedRow]:
             "registered_at": entry.recorded_at,
             "spec_sha256": data.text("spec_sha256"),
             "resolved_sha256": data.text("resolved_sha256"),
-            "parent": data.any_text("parent"),
+            "parent_seq": data.any_integer("parent_seq"),
             "reason": data.any_text("reason"),
         },
     )

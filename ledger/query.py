@@ -49,7 +49,7 @@ class CampaignRow:
     registered_at: str
     spec_sha256: str
     resolved_sha256: str
-    parent: str | None
+    parent_seq: int | None
     reason: str | None
 
 

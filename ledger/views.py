@@ -18,7 +18,7 @@ PROJECTIONS: Final[Mapping[str, str]] = MappingProxyType(
     registered_at TEXT NOT NULL,
     spec_sha256 TEXT NOT NULL,
     resolved_sha256 TEXT NOT NULL,
-    parent TEXT,
+    parent_seq INTEGER,
     reason TEXT
 ) STRICT""",
         "attempt": """CREATE TABLE attempt (

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from producer import identity as identities
 from producer import resident
-from producer.lane import Lane
+from producer.lane import Lane, require_built
 from producer.lease import Lease
 from receipts import canonical
 from receipts.clock import HostClock
@@ -24,6 +24,7 @@ def enroll_producer(lane: Lane, *, renew: bool, say: Callable[[str], None]) -> t
     An existing document whose files are unchanged stays. One that differs is kept unless ``renew``: then it is
     moved aside, never deleted. Raises IdentityError naming the differences, LeaseHeldError.
     """
+    require_built(lane)
     path = lane.producer.identity
     say("hashing every file of vLLM, torch, the checkpoint and the overlay")
     half = identities.files_half(lane)

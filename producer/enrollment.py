@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from producer import identity as identities
 from producer.handoff.enrollment import ProducerSide, ReceiverConfig
 from producer.handoff.session import handoff_key_id
-from producer.lane import Lane
+from producer.lane import Lane, require_built
 from receipts import canonical
 from receipts.clock import HostClock
 from receipts.errors import IdentityError, InputError
@@ -51,6 +51,7 @@ def enroll(lane: Lane) -> Enrolled:
 
     Both ends are on this host: with a remote end, that end's copy is carried over control (a later issue).
     """
+    require_built(lane)
     if lane.producer.host != lane.receiver.host:
         raise InputError("enrolling a lane over two hosts is not built yet", where=str(lane.source))
     document = identities.read(lane.producer.identity)
@@ -123,7 +124,6 @@ def receiver_config(lane: Lane) -> ReceiverConfig:
         lane=lane.name,
         address=host.address,
         port=lane.ports.handoff,
-        interface=host.interface,
         work_dir=lane.receiver.work_dir,
         memory_limit_bytes=lane.receiver.memory_limit_bytes,
         handoff_key=_read_key(lane.receiver.key),

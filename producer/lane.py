@@ -18,6 +18,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
 from receipts import canonical, lint
+from receipts.errors import FaultsError
 from receipts.names import Identifier, Sha256, quoted
 from receipts.nearest import nearest
 from receipts.toml_lines import KeyPath
@@ -116,10 +117,6 @@ class Host(_Table):
     interface: Interface
     negotiated_mbps: Annotated[int, Field(ge=1, le=10_000_000)] | None = None
     forbidden: Annotated[tuple[Interface, ...], BeforeValidator(_items)] = ()
-
-    @property
-    def commanded_by(self) -> Control:
-        return parse_control(self.control)
 
 
 class Producer(_Table):
@@ -227,10 +224,6 @@ class Lane:
     sha256: str
 
     @property
-    def producer_host(self) -> Host:
-        return self.hosts[self.producer.host]
-
-    @property
     def receiver_host(self) -> Host:
         return self.hosts[self.receiver.host]
 
@@ -238,6 +231,20 @@ class Lane:
     def socket(self) -> Path:
         """Where the producer takes requests."""
         return self.producer.work_dir / SOCKET_NAME
+
+
+def require_built(lane: Lane) -> None:
+    """Refuse what a lane file may say and this release does not do: it would be written down as if it were done.
+
+    Raises FaultsError.
+    """
+    faults = []
+    if lane.producer.runtime != "process":
+        faults.append(f"{lane.source}: producer.runtime: {lane.producer.runtime} is not built yet; process is")
+    if lane.path.transfer != "after":
+        faults.append(f"{lane.source}: path.transfer: {lane.path.transfer} is not built yet; after is")
+    if faults:
+        raise FaultsError(faults)
 
 
 _PRODUCER_PATHS: Final = ("key", "work_dir", "checkpoint", "identity", "lease")

@@ -113,12 +113,20 @@ def answer(value: dict[str, Any]) -> bytes:
 
 def tokenise(checkpoint: Path, text: str) -> list[int]:
     """Token ids of ``text`` by the checkpoint's own tokenizer file, without special tokens added."""
-    from tokenizers import Tokenizer
-
     path = checkpoint / "tokenizer.json"
     if not path.is_file():
         raise InputError("this checkpoint has no tokenizer; use a seeded prompt or token ids", where=str(path))
-    return list(Tokenizer.from_file(str(path)).encode(text, add_special_tokens=False).ids)
+    try:
+        from tokenizers import Tokenizer
+    except ImportError:
+        raise InputError(
+            "a text prompt needs the package tokenizers, which is not installed here",
+            next_step="install the producer's extra (cpu or cuda), or use a seeded prompt",
+        ) from None
+    try:
+        return list(Tokenizer.from_file(str(path)).encode(text, add_special_tokens=False).ids)
+    except Exception as error:  # the package raises nothing narrower
+        raise InputError(f"the tokenizer cannot be used: {error}", where=str(path)) from None
 
 
 def _tokenised(prompt: TextPrompt | FilePrompt, limits: Limits) -> list[int]:
@@ -126,7 +134,7 @@ def _tokenised(prompt: TextPrompt | FilePrompt, limits: Limits) -> list[int]:
         return tokenise(limits.checkpoint, prompt.text)
     try:
         text = read_bounded(Path(prompt.path), MAX_LINE_BYTES).decode("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:  # no UTF-8, or a NUL in its name
         raise InputError(f"the prompt file cannot be read: {error}", where=prompt.path) from None
     return tokenise(limits.checkpoint, text)
 

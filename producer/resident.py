@@ -7,6 +7,7 @@ receipt, socket. What fails here ends with status 1 and names the reason; 75 bel
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import signal
 import sys
@@ -15,13 +16,14 @@ from typing import Any
 
 from producer import identity as identities
 from producer.engine.base import Engine
+from producer.engine.deaths import note_lease_held
 from producer.host import linux
 from producer.instance import Artefacts, StartupReceipt
-from producer.lane import Lane, LaneConfig
+from producer.lane import Lane, LaneConfig, require_built
 from producer.lease import Lease
 from receipts import canonical
 from receipts.clock import HostClock
-from receipts.errors import InputError, SoakledgerError
+from receipts.errors import InputError, LeaseHeldError, SoakledgerError
 from receipts.events import StartEvent
 from receipts.kinds import ClockBlock
 from receipts.store import write_exclusive
@@ -41,10 +43,16 @@ def producer_mode(environment: dict[str, str] | os._Environ[str]) -> str:
 
 def serve(lane: Lane) -> None:
     """Start up and serve until death. Returns never; raises SoakledgerError when the start fails."""
+    require_built(lane)
     clock = HostClock(lane.producer.host)
     started_ns = clock.stamp()
     _require_mode(lane)
-    lease = Lease.take(lane.producer.lease)
+    try:
+        lease = Lease.take(lane.producer.lease)
+    except LeaseHeldError:
+        with contextlib.suppress(OSError):
+            note_lease_held(lane.producer.work_dir, linux.instance_of(os.getpid(), clock.host))
+        raise
     artefacts = Artefacts.of(lane)
     _require_clean(artefacts)
     say("hashing every file of the identity")
@@ -133,7 +141,6 @@ def _go_resident(
     rope = engine.rope_cache()
     if rope is not None:
         write_exclusive(artefacts.rope_cache, rope)
-    listener = bind(artefacts)
     ready_ns = clock.stamp()
     receipt = StartupReceipt(
         v=1,
@@ -150,6 +157,9 @@ def _go_resident(
         ready_ns=str(ready_ns),
     )
     data = canonical.file_bytes(receipt.document())
+    write_exclusive(artefacts.startup_receipt, data)
+    listener = bind(artefacts)
+    # Last, when whoever waits for both may ask at once: a start without this record is one that failed.
     journal = Journal(lane.producer.work_dir, lane.name, clock)
     journal.append(
         StartEvent(
@@ -160,7 +170,6 @@ def _go_resident(
             mode=side.mode,
         )
     )
-    write_exclusive(artefacts.startup_receipt, data)
     say(f"ready as pid {instance.pid}, identity {side.identity}")
     limits = Limits(lane.producer.context_tokens, engine.binding.vocab_size, lane.producer.checkpoint)
     Service(lane, engine, side, limits, clock, journal, instance, lease, ready_ns).serve(listener)

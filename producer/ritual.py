@@ -20,7 +20,7 @@ from producer import lease
 from producer.host import linux
 from producer.instance import Artefacts, StartupReceipt
 from producer.journal import Journal
-from producer.lane import Lane
+from producer.lane import Lane, require_built
 from producer.runtime import process
 from receipts import canonical
 from receipts.clock import HostClock
@@ -64,6 +64,7 @@ def start(
     Raises LeaseHeldError while anyone holds the lease, LaneError with the last log lines on a failed start.
     ``give_up`` is asked while waiting; when it says yes the start is stopped again.
     """
+    require_built(lane)
     artefacts = Artefacts.of(lane)
     if lease.settled_holder(lane.producer.lease) is not None:
         raise lease.held_error(lane.producer.lease)
@@ -157,7 +158,7 @@ def _wait(
     shown = ""
     while True:
         found = artefacts.read_startup()
-        if found is not None and found[0].instance == kept.instance:
+        if found is not None and found[0].instance == kept.instance and _is_on_record(lane, clock, kept.instance):
             return found
         if not linux.is_alive(kept.instance):
             kept.keeper.wait()
@@ -170,6 +171,14 @@ def _wait(
             shown = tail[0]
             waiting(shown)
         time.sleep(_POLL_S)
+
+
+def _is_on_record(lane: Lane, clock: HostClock, instance: Instance) -> bool:
+    """Whether the start stands in the journal, as it does a moment after its receipt is there."""
+    for record in Journal(lane.producer.work_dir, lane.name, clock).backwards():
+        if record.kind == "start":
+            return bool(record.body["instance"] == instance.document())
+    return False
 
 
 def _failed(kept: process.Kept, what: str) -> LaneError:

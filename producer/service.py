@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -67,7 +68,6 @@ class Service:
         while True:
             connection, _ = listener.accept()
             with connection:
-                connection.settimeout(REQUEST_TIMEOUT_S)
                 self._answer(connection)
 
     def _answer(self, connection: socket.socket) -> None:
@@ -86,8 +86,9 @@ class Service:
                 raise InputError(f"receiver {request.receiver} is not enrolled; {self.side.receiver} is")
             if not self.lease.is_on_path():
                 raise InputError("the lease file is no longer the one that is held", where=str(self.lease.path))
-        except SoakledgerError as error:
-            served = Served("refused", False, {}, error={"code": "bad-request", "text": str(error)})
+        except Exception as error:  # the engine was not touched, and nothing that is asked may end us
+            text = str(error) if isinstance(error, SoakledgerError) else f"{type(error).__name__}: {error}"
+            served = Served("refused", False, {}, error={"code": "bad-request", "text": text})
             self._finish(connection, served, None)
             return
         self._finish(connection, self._handoff(request, ids), request)
@@ -101,7 +102,7 @@ class Service:
         payload = manifest.total_bytes(manifest.expected_tensors(self.side.geometry, len(ids)))
         seconds = min(request.watchdog_s or self.lane.producer.watchdog_s, self.lane.producer.watchdog_s)
         host = self.lane.receiver_host
-        address = ReceiverAddress(host.address, self.lane.ports.handoff, host.interface)
+        address = ReceiverAddress(host.address, self.lane.ports.handoff)
         try:
             opened = sender.connect(
                 self.side, address, payload, clock=self.clock, times=SenderTimes(session_s=float(seconds) + 30.0)
@@ -124,18 +125,19 @@ class Service:
         except WireError as error:
             return Served("refused", False, stamps, error=_wire_error(error))
         note_armed(self.lane.producer.work_dir, self.instance, seconds)
-        with armed(seconds, f"soakledger producer: exit 75 (watchdog): no answer within {seconds} s"):
-            try:
-                prefilled = self.engine.prefill(ids)
-            except Exception as error:
-                opened.abort("engine_failed", type(error).__name__)
-                text = f"{type(error).__name__}: {error}"
-                return Served("aborted", True, stamps, error={"code": "engine-failed", "text": text})
-            stamps["compute_start_ns"] = str(prefilled.compute_start_ns)
-            stamps["last_token_ns"] = str(prefilled.last_token_ns)
-            served = self._send(request, prefilled, opened, stamps)
-        note_disarmed(self.lane.producer.work_dir)
-        return served
+        try:
+            with armed(seconds, f"soakledger producer: exit 75 (watchdog): no answer within {seconds} s"):
+                try:
+                    prefilled = self.engine.prefill(ids)
+                except Exception as error:
+                    opened.abort("engine_failed", type(error).__name__)
+                    text = f"{type(error).__name__}: {error}"
+                    return Served("aborted", True, stamps, error={"code": "engine-failed", "text": text})
+                stamps["compute_start_ns"] = str(prefilled.compute_start_ns)
+                stamps["last_token_ns"] = str(prefilled.last_token_ns)
+                return self._send(request, prefilled, opened, stamps)
+        finally:
+            note_disarmed(self.lane.producer.work_dir)  # whatever ends us now, the watchdog did not
 
     def _send(
         self,
@@ -165,9 +167,13 @@ class Service:
         failed = served.error is not None
         served.stamps["awake_end_ns"] = str(self.clock.awake())
         self.consecutive_errors = self.consecutive_errors + 1 if failed and not served.engine_touched else 0
-        if request is not None and served.engine_touched:
-            self._record(request, served)
         reason = self._fatal_reason(served)
+        if request is not None and served.engine_touched:
+            try:
+                self._record(request, served)
+            except (SoakledgerError, OSError) as error:
+                # What it did is on record nowhere from here on: the answer still leaves, and then it ends.
+                reason = reason or f"engine touched, {served.outcome}, and the journal cannot be written: {error}"
         delivered = _deliver(connection, self._response(served))
         if reason is None:
             return
@@ -279,10 +285,13 @@ def _wire_error(error: WireError) -> dict[str, str]:
 
 
 def _read_line(connection: socket.socket) -> bytes | None:
-    """One line, or None when the peer ended, stalled or went past the limit before its newline."""
+    """One line, or None when the peer ended, took too long or went past the limit before its newline."""
     data = bytearray()
+    end = time.monotonic() + REQUEST_TIMEOUT_S
     while not data.endswith(b"\n"):
         try:
+            # One limit for the whole line: a limit for each piece would let a trickle keep everybody else out.
+            connection.settimeout(max(0.001, end - time.monotonic()))
             piece = connection.recv(65536)
         except OSError:
             return None
@@ -296,6 +305,7 @@ def _read_line(connection: socket.socket) -> bytes | None:
 
 def _deliver(connection: socket.socket, value: dict[str, Any]) -> bool:
     try:
+        connection.settimeout(REQUEST_TIMEOUT_S)
         connection.sendall(requests.answer(value))
     except OSError:
         return False

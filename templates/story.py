@@ -42,15 +42,6 @@ class EntryLike(Protocol):
     def data(self) -> Any: ...
 
 
-class HeadLike(Protocol):
-    """The size of a ledger and its root there."""
-
-    @property
-    def size(self) -> int: ...
-    @property
-    def root(self) -> str: ...
-
-
 class LedgerReader(Protocol):
     """What is asked of a ledger; ``ledger.store.Ledger`` answers it."""
 

@@ -16,7 +16,7 @@ NOT_JUDGED: Final = "not judged"
 ENDED: Final = {
     "complete": "every stage was gone through",
     "interrupted": "it was interrupted by a signal",
-    "aborted": "it was ended on request",
+    "aborted": "it was broken off",
     "abort_if": "a pre-registered limit ended it",
     "precondition": "a precondition failed before the producer was used",
     "abandoned": "its orchestrator is gone; it is judged with what it has",

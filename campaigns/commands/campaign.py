@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from ledger.store import Ledger
 
 
+_CLOSING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
 @click.group("campaign")
 def group() -> None:
     """Specs, registrations, attempts and verdicts."""
@@ -154,8 +157,13 @@ def _told_by_a_fresh_process(attempt: str, home: str | None) -> int:
     place = str(open_home(home).path)
     sys.stdout.flush()
     command = [sys.executable, "-m", "campaigns.cli", "campaign", "rejudge", attempt, "--home", place]
-    # A Ctrl-C that hurries the launch must not take the account of it away.
-    return subprocess.run(command, check=False, start_new_session=True).returncode
+    # A Ctrl-C that hurries the launch must not take the account of it away, neither by its child nor by us.
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in _CLOSING}
+    try:
+        return subprocess.run(command, check=False, start_new_session=True).returncode
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @group.command()
@@ -211,7 +219,7 @@ def which_attempt(ledger: Ledger, text: str) -> tuple[str, int]:
     from receipts.errors import InputError
 
     campaign, slash, number = text.partition("/")
-    if slash and not number.isdecimal():
+    if slash and not (number.isascii() and number.isdecimal() and len(number) < 10):
         raise InputError(f"{quoted(text)} is no attempt; write ID or ID/NUMBER")
     known = [row.attempt for row in query.attempts(ledger, campaign)]
     if not known:

@@ -21,7 +21,7 @@ def group() -> None:
 @click.option("--attempt", type=click.IntRange(1), help="Only entries of this attempt.")
 @click.option("--kind", help="Only entries of this kind.")
 @click.option("--first", type=click.IntRange(0), default=0, show_default=True, help="First entry.")
-@click.option("--limit", type=click.IntRange(1), default=200, show_default=True)
+@click.option("--limit", type=click.IntRange(1, 2**31), default=200, show_default=True)
 @home_option
 def log(campaign: str | None, attempt: int | None, kind: str | None, first: int, limit: int, home: str | None) -> None:
     """List entries, oldest first."""

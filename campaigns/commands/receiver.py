@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import click
@@ -44,8 +45,11 @@ def status(lane_file: Path) -> None:
 def show(handoff_id: str, lane_file: Path, out: Path | None) -> None:
     """Print one admitted handoff: its admission record and its manifest."""
     from producer.handoff import inspection
+    from receipts.errors import InputError
     from receipts.store import write_exclusive
 
+    if out is not None and os.path.lexists(out):
+        raise InputError("there is something already", where=str(out), next_step="name a new file")
     shown = inspection.show(load_lane(lane_file).receiver.work_dir, handoff_id, payload=out is not None)
     if out is not None and shown.payload is not None:
         write_exclusive(out.absolute(), shown.payload)

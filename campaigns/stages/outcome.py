@@ -10,5 +10,5 @@ from typing import Literal
 class StageOutcome:
     """``done``: the stage reached its own end, a run that a death ended included."""
 
-    ending: Literal["done", "precondition", "interrupted"]
+    ending: Literal["done", "precondition", "interrupted", "aborted"]
     reason: str | None = None

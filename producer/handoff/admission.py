@@ -6,7 +6,6 @@ Held handoffs are evicted oldest first when room is needed, each with a record o
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 from collections.abc import Mapping
@@ -18,6 +17,8 @@ from producer.handoff.errors import SessionError
 from producer.handoff.reserve import Reserve
 from receipts import canonical
 from receipts.clock import HostClock
+from receipts.errors import EvidenceError, SoakledgerError
+from receipts.store import write_exclusive
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class Admission:
     manifest: bytes
     reserve: Reserve
     bytes_received: int
-    socket: Mapping[str, str]
+    socket: Mapping[str, str | None]
 
 
 class AdmissionStore:
@@ -68,10 +69,10 @@ class AdmissionStore:
         path = self._admissions / f"{admission.handoff_id}.json"
         try:
             write_exclusive(path, canonical.file_bytes(dict(admission.record)))
-        except FileExistsError:
+        except EvidenceError:
             raise SessionError("replayed", f"handoff {admission.handoff_id} was admitted before") from None
-        except OSError as error:
-            raise SessionError("record_failed", f"{path.name}: {error.strerror or error}") from None
+        except SoakledgerError as error:
+            raise SessionError("record_failed", error.headline) from None
         with self._lock:
             self._held[admission.handoff_id] = admission
 
@@ -102,33 +103,10 @@ class AdmissionStore:
         try:
             write_exclusive(self._evictions / f"{handoff_id}.json", canonical.file_bytes(record))
             self._unrecorded.discard(handoff_id)
-        except OSError as error:  # the memory is needed either way
+        except SoakledgerError as error:  # the memory is needed either way
             sys.stderr.write(
                 f"soakledger receiver: handoff {handoff_id} was evicted, but its eviction record could not be written: "
-                f"{error.strerror or error}\n"
+                f"{error.headline}\n"
             )
             sys.stderr.flush()
         admission.reserve.release()
-
-
-def write_exclusive(path: Path, data: bytes) -> None:
-    """Create ``path`` with ``data``, durable with its name. Raises FileExistsError; leaves nothing half-written.
-
-    The bytes are complete under another name before ``link()`` gives them theirs, as receipts do it.
-    """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fchmod(file.fileno(), 0o444)
-            os.fsync(file.fileno())
-        os.link(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)

@@ -35,11 +35,10 @@ class ProducerSide:
 
 @dataclass(frozen=True)
 class ReceiverAddress:
-    """Where the enrolled receiver listens, and the interface that the lane says leads there."""
+    """Where the enrolled receiver listens."""
 
     host: str
     port: int
-    interface: str
 
 
 @dataclass(frozen=True)
@@ -74,7 +73,6 @@ class ReceiverConfig:
     lane: str
     address: str
     port: int
-    interface: str
     work_dir: Path
     memory_limit_bytes: int
     handoff_key: bytes = field(repr=False)

@@ -40,7 +40,7 @@ class Shown:
     admission: dict[str, Any]
     manifest: dict[str, Any]
     bytes_received: int
-    socket: dict[str, str]
+    socket: dict[str, str | None]
     payload: bytes | None
 
 

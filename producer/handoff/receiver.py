@@ -79,7 +79,7 @@ class Connections:
     def take(self, sock: socket.socket) -> None:
         """Serve a new connection in a thread of its own."""
         try:
-            stream = FrameStream(sock, interface=self._config.interface, congestion=self._config.congestion)
+            stream = FrameStream(sock, congestion=self._config.congestion)
         except (OSError, WireError):  # gone before it was served
             sock.close()
             return

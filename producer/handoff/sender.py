@@ -97,7 +97,7 @@ def _connected(address: ReceiverAddress, deadline: Deadline, times: SenderTimes,
             where=f"{address.host}:{address.port}",
             next_step="start it with `soakledger receiver serve`, or check the path to it",
         ) from None
-    return FrameStream(sock, interface=address.interface, congestion=congestion)
+    return FrameStream(sock, congestion=congestion)
 
 
 def _opened(

@@ -19,6 +19,7 @@ from typing import Final, Literal, Protocol
 from producer.handoff import frames
 from producer.handoff.errors import FrameError, LinkError, SessionError
 from producer.handoff.frames import Frame, FrameType
+from producer.host import linux
 
 Congestion = Literal["auto", "reno", "system"]
 """``auto``: reno on loopback, where the usual BBR paces the stream (FACTS section 6), else the system's."""
@@ -84,10 +85,11 @@ class SocketInfo:
 
     local: str
     peer: str
-    interface: str
+    interface: str | None
+    """The one that carries the local address, as this host names it; None where that is not known."""
     congestion: str
 
-    def document(self) -> dict[str, str]:
+    def document(self) -> dict[str, str | None]:
         return {
             "local": self.local,
             "peer": self.peer,
@@ -99,7 +101,7 @@ class SocketInfo:
 class FrameStream:
     """Frames over one connected socket. Errors are FrameError and LinkError; counts bytes both ways."""
 
-    def __init__(self, sock: socket.socket, *, interface: str, congestion: Congestion) -> None:
+    def __init__(self, sock: socket.socket, *, congestion: Congestion) -> None:
         self.sock = sock
         self.bytes_sent = 0
         self.bytes_received = 0
@@ -108,7 +110,7 @@ class FrameStream:
         self._timeouts_ns: dict[int, int] = {}
         sock.settimeout(None)
         tune(sock, congestion)
-        self.info = describe(sock, interface)
+        self.info = describe(sock)
 
     def read_frame(self, limit: Limit, allowed: Sequence[FrameType]) -> Frame:
         """The next frame without its body. A type outside ``allowed`` is refused before its header is looked at."""
@@ -234,10 +236,11 @@ def tune(sock: socket.socket, congestion: Congestion) -> None:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
 
 
-def describe(sock: socket.socket, interface: str) -> SocketInfo:
+def describe(sock: socket.socket) -> SocketInfo:
     """The socket's two ends and the congestion control that it really uses. Raises LinkError when it is gone."""
     try:
-        return SocketInfo(_address(sock.getsockname()), _address(sock.getpeername()), interface, _congestion_of(sock))
+        local, peer = sock.getsockname(), sock.getpeername()
+        return SocketInfo(_address(local), _address(peer), linux.interface_of(local[0]), _congestion_of(sock))
     except OSError as error:
         raise LinkError("peer_gone", f"the connection is gone: {error.strerror or error}") from None
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
 
-from producer.engine.deaths import site_of_status
+from producer.engine.deaths import found_lease_held, site_of_status
 from producer.host import linux
 from producer.instance import Artefacts
 from producer.journal import Journal
@@ -138,6 +138,8 @@ def journal_end(lane: Lane, clock: HostClock, ended: Ended, log: Path) -> None:
     number = -ended.status if ended.status < 0 else None
     status = None if number else ended.status
     reason = " | ".join(log_tail(log, 4))  # one line wherever it is shown
+    if ready_ns is None and found_lease_held(Artefacts.of(lane).work_dir, ended.instance):
+        return  # no failed start: it never was its turn
     if ready_ns is None:
         failed = FailedStartEvent(
             instance=ended.instance, status=status, signal=number, reason=reason, observed_by="keeper"

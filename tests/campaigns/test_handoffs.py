@@ -102,3 +102,24 @@ def test_a_traceback_of_a_megabyte_fits_into_a_receipt_with_both_its_ends(attemp
     assert body.error.text.endswith(" the last line")
     assert "bytes left out" in body.error.text
     assert len(canonical.dumps(body.document())) < MAX_DOCUMENT_BYTES
+
+
+@pytest.mark.parametrize(
+    ("ending", "alive", "outcome"),
+    [
+        ("not_listening", True, "refused"),
+        ("closed", True, "no_ack"),
+        ("bad_answer", True, "no_ack"),
+        ("deadline", True, "wedged"),
+        ("interrupted", True, "interrupted"),
+        ("not_listening", False, "died"),
+        ("closed", False, "died"),
+        ("deadline", False, "died"),
+    ],
+)
+def test_only_what_nobody_listened_to_is_refused_and_what_lives_and_says_nothing_is_not(
+    attempt: Any, ending: Any, alive: bool, outcome: str
+) -> None:
+    """Refused says that nothing of the prompt left the producer (docs/formats/receipts.md)."""
+    body, _ = handoff_body(attempt, asked(Reply(ending, text="x"), alive=alive))
+    assert body.outcome == outcome

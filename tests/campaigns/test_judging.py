@@ -207,7 +207,9 @@ def test_a_verdict_of_another_evaluator_is_not_compared_but_named(ledger: Ledger
     document = judging.compute(ledger, "soak-n12", 1, ledger.size() - 1)
     document["evaluator"] = document["evaluator"] | {"source_sha256": "sha256:" + "e" * 64}
     ledger.record("verdict", "soak-n12/1", f"{FOLDER}/SOAK_VERDICT.json", document)
-    assert "rejudge with the release that computed it" in refused(ledger)
+    # Nothing is wrong with the evidence: it is this release that cannot say.
+    with pytest.raises(InputError, match="the evidence is whole, but its verdict is by the evaluator sha256:eee"):
+        judging.rejudge(ledger, "soak-n12", 1)
 
 
 @pytest.mark.parametrize("name", ["soak/000004-admission.json", "SOAK_VERDICT.json"])

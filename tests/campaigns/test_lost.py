@@ -52,7 +52,7 @@ def myself() -> dict[str, Any]:
 def test_an_attempt_whose_process_is_gone_is_abandoned_and_judged_once(ledger: Ledger) -> None:
     put(ledger, clean_attempt(closed=False))
     for _ in range(2):
-        abandon_lost(ledger, still_clock(), "loopback", "soak-n12")
+        abandon_lost(ledger, still_clock(), "loopback")
         assert kinds(ledger) == ["attempt_abandoned", "verdict"]
     (verdict,) = verdicts(ledger)
     assert (verdict.data["ended"], verdict.data["verdict"]) == ("abandoned", "INCONCLUSIVE")
@@ -67,7 +67,7 @@ def test_a_receipts_file_that_was_killed_before_its_entry_is_an_orphan_and_bars_
     put(ledger, clean_attempt(closed=False))
     orphan = "receipts/soak-n12/attempt-0001/soak/000030-handoff.json"
     write_exclusive(ledger.home.path / orphan, b"{}\n")
-    abandon_lost(ledger, still_clock(), "loopback", "soak-n12")
+    abandon_lost(ledger, still_clock(), "loopback")
     assert judging.rejudge(ledger, "soak-n12", 1).document["verdict"] == "INCONCLUSIVE"
     report = verify(ledger.home)
     assert (report.ok, report.orphans) == (True, (orphan,))
@@ -75,14 +75,14 @@ def test_a_receipts_file_that_was_killed_before_its_entry_is_an_orphan_and_bars_
 
 def test_an_attempt_that_was_closed_and_not_judged_gets_its_verdict(ledger: Ledger) -> None:
     put(ledger, clean_attempt())
-    abandon_lost(ledger, still_clock(), "loopback", "soak-n12")
+    abandon_lost(ledger, still_clock(), "loopback")
     assert [entry.data["verdict"] for entry in verdicts(ledger)] == ["PASS"]
 
 
 @pytest.mark.parametrize("closed", [True, False])
 def test_an_attempt_whose_process_still_runs_is_left_to_it(ledger: Ledger, closed: bool) -> None:
     put(ledger, clean_attempt(closed=closed), **myself())
-    abandon_lost(ledger, still_clock(), "loopback", "soak-n12")
+    abandon_lost(ledger, still_clock(), "loopback")
     assert kinds(ledger) == []
 
 
@@ -90,15 +90,23 @@ def test_an_attempt_whose_process_still_runs_is_left_to_it(ledger: Ledger, close
 def test_an_attempt_of_another_lane_is_left_to_that_lanes_launch(ledger: Ledger, closed: bool) -> None:
     """Its journal was not taken in: a death in it would count as none."""
     put(ledger, clean_attempt(closed=closed))
-    abandon_lost(ledger, still_clock(), "elsewhere", "soak-n12")
+    abandon_lost(ledger, still_clock(), "elsewhere")
     assert kinds(ledger) == []
 
 
 @pytest.mark.parametrize("closed", [True, False])
 def test_an_attempt_of_another_host_is_left_alone(ledger: Ledger, closed: bool) -> None:
     put(ledger, clean_attempt(closed=closed))
-    abandon_lost(ledger, still_clock("there"), "loopback", "soak-n12")
+    abandon_lost(ledger, still_clock("there"), "loopback")
     assert kinds(ledger) == []
+
+
+def test_a_lost_attempt_is_closed_by_any_campaigns_launch_on_its_lane(ledger: Ledger) -> None:
+    """``abandon_lost`` is not told which campaign is launched: the lane is held, and nobody else will."""
+    put(ledger, clean_attempt(closed=False))
+    (verdict,) = abandon_lost(ledger, still_clock(), "loopback")
+    assert (verdict.subject, verdict.data["verdict"]) == ("soak-n12/1", "INCONCLUSIVE")
+    assert abandon_lost(ledger, still_clock(), "loopback") == []
 
 
 # Late deaths
@@ -171,7 +179,7 @@ def test_a_death_of_another_lane_or_host_is_no_part_of_it(ledger: Ledger) -> Non
 def test_an_abandoned_attempt_reaches_to_the_lanes_next_one(ledger: Ledger) -> None:
     attempt = clean_attempt(closed=False)
     put(ledger, attempt)
-    abandon_lost(ledger, still_clock(), "loopback", "soak-n12")
+    abandon_lost(ledger, still_clock(), "loopback")
     attempt.at += 10**9
     opened = next(entry for entry in ledger.entries(kinds={"attempt_open"}))
     next_ns = attempt.at + 10**9

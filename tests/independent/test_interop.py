@@ -99,7 +99,6 @@ def our_config(told: dict[str, Any], times: ReceiverTimes | None = None) -> Rece
         lane=told["lane"],
         address="127.0.0.1",
         port=0,
-        interface="lo",
         work_dir=Path(told["work_dir"]),
         memory_limit_bytes=told["memory_limit_bytes"],
         handoff_key=bytes.fromhex(told["handoff_key"]),
@@ -192,7 +191,7 @@ def ours_sends(
     side = our_side(told)
     described = expected_tensors(side.geometry, len(token_ids))
     tensors = [(item, memoryview(data)) for item, data in zip(described, payloads, strict=True)]
-    address = ReceiverAddress("127.0.0.1", port, "lo")
+    address = ReceiverAddress("127.0.0.1", port)
     size = sum(map(len, payloads))
     try:
         with our_sender.connect(side, address, size, clock=HostClock("here"), times=FAST) as opened:
@@ -1312,7 +1311,7 @@ def test_half_a_pong_is_waited_for_no_longer_than_a_frame_may_take(
                     client.pong()
                 assert (failed.value.code, time.monotonic() < client.deadline) == ("deadline", True)
             return
-        address = ReceiverAddress("127.0.0.1", there.port, "lo")
+        address = ReceiverAddress("127.0.0.1", there.port)
         with our_sender.connect(our_side(told), address, SIZE, clock=HostClock("here"), times=FAST) as ours:
             finish = time.monotonic() + 10
             while ours.alive and time.monotonic() < finish:

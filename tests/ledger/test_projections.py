@@ -38,7 +38,7 @@ REGISTRATION = {
     "resolved_sha256": "sha256:" + "4" * 64,
     "spec": "id = 1",
     "resolved": {},
-    "parent": None,
+    "parent_seq": 0,
     "reason": None,
 }
 RECORD = {"v": 1, "n": 3, "prev": "0" * 64, "lane": "loopback", "host": "here", "boot_id": "b", "clock": "boottime",

@@ -63,7 +63,6 @@ def receiver_config(work_dir: Path, geometry: KVGeometry = SMALL, **changes: Any
         lane="loopback",
         address="127.0.0.1",
         port=0,
-        interface="lo",
         work_dir=work_dir,
         memory_limit_bytes=64 * 1024 * 1024,
         handoff_key=KEY,
@@ -121,7 +120,7 @@ def receiver_thread(config: ReceiverConfig) -> Iterator[ReceiverAddress]:
     thread.start()
     try:
         assert ready.wait(10), "the receiver did not come up"
-        yield ReceiverAddress(*bound[0], "lo")
+        yield ReceiverAddress(*bound[0])
     finally:
         stop.set()
         thread.join(15)
@@ -143,7 +142,7 @@ def receiver_process(work_dir: Path, geometry: KVGeometry = SMALL, **changes: An
     process.start()
     try:
         assert ours.poll(30), "the receiver did not come up"
-        yield ReceiverProcess(ReceiverAddress(*ours.recv(), "lo"), process)
+        yield ReceiverProcess(ReceiverAddress(*ours.recv()), process)
     finally:
         with contextlib.suppress(OSError):
             ours.send("stop")

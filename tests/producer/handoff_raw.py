@@ -24,9 +24,7 @@ class RawProducer:
     """Speaks the wire step by step; every step can be left out, repeated or changed."""
 
     def __init__(self, address: ReceiverAddress) -> None:
-        self.stream = FrameStream(
-            socket.create_connection((address.host, address.port), 5), interface="lo", congestion="auto"
-        )
+        self.stream = FrameStream(socket.create_connection((address.host, address.port), 5), congestion="auto")
         self.side = producer_side()
         self.transcript = Transcript()
         self.keys = SessionKeys(b"", b"")
@@ -146,7 +144,7 @@ def raw_receiver(key: bytes, act: Callable[[RawReceiver], None]) -> Iterator[Rec
     def play() -> None:
         try:
             sock, _ = listener.accept()
-            stream = FrameStream(sock, interface="lo", congestion="auto")
+            stream = FrameStream(sock, congestion="auto")
             try:
                 act(RawReceiver(stream, key))
             except LinkError:
@@ -159,7 +157,7 @@ def raw_receiver(key: bytes, act: Callable[[RawReceiver], None]) -> Iterator[Rec
     thread = threading.Thread(target=play)
     thread.start()
     try:
-        yield ReceiverAddress(*listener.getsockname(), "lo")
+        yield ReceiverAddress(*listener.getsockname())
     finally:
         listener.shutdown(socket.SHUT_RDWR)
         listener.close()

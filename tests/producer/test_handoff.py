@@ -26,7 +26,6 @@ from handoff_lane import (
 )
 
 from producer.handoff import ack, inspection, receiver, sender
-from producer.handoff.admission import write_exclusive
 from producer.handoff.enrollment import ReceiverAddress
 from producer.handoff.errors import WireError
 from producer.handoff.manifest import KVGeometry, LayerGeometry
@@ -152,6 +151,7 @@ def test_the_sample_models_47_megabytes_cross_to_another_process(tmp_path: Path)
         shown = inspection.show(tmp_path, result.handoff_id, payload=True)
     assert shown.payload == data.raw
     assert shown.bytes_received == result.bytes_sent > data.bytes
+    # Observed, not repeated from a lane file: nobody told either end which interface this is.
     assert (result.socket.interface, result.socket.congestion) == ("lo", "reno")
     assert shown.socket == {**shown.socket, "peer": result.socket.local, "congestion": "reno"}
 
@@ -187,7 +187,8 @@ def test_an_eviction_without_a_record_is_said_and_still_known(
     data = payload()
     with receiver_thread(receiver_config(tmp_path, memory_limit_bytes=data.bytes)) as address:
         first = hand_off(address, data).handoff_id
-        (tmp_path / "evictions").rmdir()  # nothing can be written there any more
+        (tmp_path / "evictions").rmdir()
+        (tmp_path / "evictions").write_bytes(b"")  # nothing can be written there any more
         hand_off(address, data)
         with pytest.raises(LaneError, match=f"evicted: handoff {first} was evicted"):
             inspection.show(tmp_path, first)
@@ -228,18 +229,10 @@ def test_a_used_handoff_cannot_be_sent_again(tmp_path: Path) -> None:
             opened.send(handoff_id(), PROMPT, data.n_tokens, data.tensors, None)
 
 
-def test_a_record_is_never_written_over_and_leaves_no_temporary_file(tmp_path: Path) -> None:
-    path = tmp_path / "record.json"
-    write_exclusive(path, b"first\n")
-    with pytest.raises(FileExistsError):
-        write_exclusive(path, b"second\n")
-    assert path.read_bytes() == b"first\n"
-    assert [entry.name for entry in tmp_path.iterdir()] == ["record.json"]
-
-
 def test_a_record_that_cannot_be_made_durable_admits_nothing(tmp_path: Path) -> None:
     with receiver_thread(receiver_config(tmp_path)) as address:
         (tmp_path / "admissions").rmdir()
+        (tmp_path / "admissions").write_bytes(b"in its place")
         with pytest.raises(WireError) as caught:
             hand_off(address, payload())
         assert caught.value.code == "record_failed"

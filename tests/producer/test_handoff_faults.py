@@ -385,7 +385,7 @@ def failing_send(address: ReceiverAddress, data: Payload = DATA) -> WireError:
 
 def test_nobody_listening_is_said_before_the_engine_is_touched() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
-        address = ReceiverAddress(*free.getsockname(), "lo")
+        address = ReceiverAddress(*free.getsockname())
     error = failing_send(address)
     assert error.code == "unreachable"
     assert error.where == f"127.0.0.1:{address.port}"
@@ -590,7 +590,7 @@ def test_a_geometry_without_a_layout_is_refused_before_either_end_speaks(
         receiver.serve(receiver_config(tmp_path, geometry), ready=lambda *_: None, stop=at_once)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.setblocking(False)
-        address = ReceiverAddress(*listener.getsockname(), "lo")
+        address = ReceiverAddress(*listener.getsockname())
         with pytest.raises(InputError, match="no known layout"):
             sender.connect(producer_side(geometry), address, 1, clock=CLOCK, times=FAST)
         with pytest.raises(BlockingIOError):

@@ -11,7 +11,7 @@ import pytest
 from test_enrollment import lane
 from test_journal import NOTHING, journal
 
-from campaigns.exclusive import lane_held
+from campaigns.exclusive import LOCK, lane_held
 from campaigns.registration import resolved_for
 from campaigns.registry import LoadedSpec
 from campaigns.spec import FilePrompt
@@ -121,7 +121,7 @@ def test_a_log(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["pipe", "device"])
 def test_the_lock_of_the_lane(lane: Lane, kind: str) -> None:
-    path = put(lane.source.parent / f".{lane.name}.campaign.lock", kind)
+    path = put(lane.producer.work_dir / LOCK, kind)
     with pytest.raises(InputError, match="no regular file") as caught, lane_held(lane, "soak"):
         pass
     assert str(path) in str(caught.value)

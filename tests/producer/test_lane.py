@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from producer.lane import MAX_SOCKET_PATH_BYTES, Control, Lane, LaneConfig, parse_control
+from producer.lane import MAX_SOCKET_PATH_BYTES, Control, Lane, LaneConfig, parse_control, require_built
 from receipts.errors import FaultsError
 
 TEXT = """schema = "soakledger/lane/1"
@@ -41,6 +41,11 @@ control = 47902
 [path]
 kind = "loopback"
 transfer = "after"
+"""
+CONTAINER = f"""[container]
+engine = "podman"
+name = "p"
+image_id = "sha256:{"0" * 64}"
 """
 
 
@@ -113,3 +118,19 @@ def test_a_socket_path_that_the_system_cannot_take_is_refused_with_its_length(tm
     load(tmp_path, TEXT.replace('work_dir = "work"', f'work_dir = "{"w" * room}"'))
     with pytest.raises(FaultsError, match=f"has a path of {MAX_SOCKET_PATH_BYTES + 1} bytes"):
         load(tmp_path, TEXT.replace('work_dir = "work"', f'work_dir = "{"w" * (room + 1)}"'))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('runtime = "process"', 'runtime = "container"', "producer.runtime: container is not built yet"),
+        ('transfer = "after"', 'transfer = "streaming"', "path.transfer: streaming is not built yet"),
+    ],
+)
+def test_what_this_release_does_not_do_is_not_enrolled_as_if_it_did(
+    tmp_path: Path, old: str, new: str, said: str
+) -> None:
+    require_built(load(tmp_path))
+    lane = load(tmp_path, TEXT.replace(old, new) + (CONTAINER if "container" in new else ""))
+    with pytest.raises(FaultsError, match=said):
+        require_built(lane)

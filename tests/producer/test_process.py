@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import pytest
 
+from producer.engine.deaths import note_lease_held
 from producer.journal import Journal
 from producer.runtime import process
 from producer.runtime.process import Ended
@@ -105,6 +106,18 @@ def test_an_end_before_the_start_is_on_record_is_a_failed_start_and_nothing_olde
     failed = end_of(journal, Ended(OURS, born_ns=150, died_ns=500, status=1))
     assert (failed["kind"], failed["status"], failed["signal"]) == ("failed_start", 1, None)
     assert looked == [3, 2]
+
+
+def test_a_start_that_found_the_lease_held_is_no_failed_start_and_nobody_elses_word_counts(tmp_path: Path) -> None:
+    journal = journalled(tmp_path, (10, NOTHING))
+    note_lease_held(journal.work_dir, OTHER)
+    assert end_of(journal, Ended(OURS, born_ns=150, died_ns=500, status=1))["kind"] == "failed_start"
+    note_lease_held(journal.work_dir, OURS)
+    later = Ended(OURS.model_copy(update={"pid": 8}), born_ns=600, died_ns=700, status=1)
+    assert end_of(journal, later)["kind"] == "failed_start"
+    fresh = journalled(tmp_path / "fresh", (10, NOTHING))
+    note_lease_held(fresh.work_dir, OURS)
+    assert end_of(fresh, Ended(OURS, born_ns=150, died_ns=500, status=1)) == {}
 
 
 def test_a_commanded_end_is_no_death(tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def start(work_dir: Path) -> Serving:
     thread = threading.Thread(target=lambda: receiver.serve(config, ready=on_ready, stop=stop, cut=cut))
     thread.start()
     assert ready.wait(30), "the receiver did not come up"
-    return Serving(work_dir, stop, cut, thread, ReceiverAddress(*bound[0], "lo"))
+    return Serving(work_dir, stop, cut, thread, ReceiverAddress(*bound[0]))
 
 
 def opened(serving: Serving, size: int) -> sender.OpenedHandoff:
@@ -121,9 +121,9 @@ def joined(tmp_path: Path) -> Iterator[tuple[RawProducer, ReceiverSession, Frame
     store = AdmissionStore(tmp_path, config.memory_limit_bytes, config.clock, {"lane": "loopback", "receiver": "here"})
     with (
         socket.create_server(("127.0.0.1", 0)) as listener,
-        RawProducer(ReceiverAddress(*listener.getsockname(), "lo")) as producer,
+        RawProducer(ReceiverAddress(*listener.getsockname())) as producer,
     ):
-        stream = FrameStream(listener.accept()[0], interface="lo", congestion="auto")
+        stream = FrameStream(listener.accept()[0], congestion="auto")
         yield producer, ReceiverSession(config, store, Slot(), stream), stream
         stream.close()
 
@@ -208,7 +208,7 @@ def test_told_to_end_twice_by_sigterm_a_receiver_process_still_finishes_its_hand
     ) as process:
         assert process.stdout is not None
         host, port = process.stdout.readline().split()
-        address = ReceiverAddress(host, int(port), "lo")
+        address = ReceiverAddress(host, int(port))
         size = content.bytes
         with sender.connect(producer_side(), address, size, clock=HostClock("here"), times=FAST) as handoff:
             running = receiving.RunningReceiver(process)

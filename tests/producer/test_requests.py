@@ -66,6 +66,7 @@ def test_status_is_a_request_of_its_own() -> None:
         ({"prompt": {"source": "seeded", "seed": 1, "tokens": 4, "id_range": [9, 9]}}, "is empty or negative"),
         ({"prompt": {"source": "text", "text": "hello"}}, "no tokenizer"),
         ({"prompt": {"source": "file", "path": "/nowhere/prompt.txt"}}, "cannot be read"),
+        ({"prompt": {"source": "file", "path": "a\0b"}}, "cannot be read"),
     ],
 )
 def test_a_prompt_that_does_not_fit_is_refused_with_the_reason(changed: dict[str, Any], said: str) -> None:
