@@ -177,9 +177,9 @@ def test_a_disk_that_fills_during_a_run_leaves_nothing_running_and_an_attempt_th
     real_lane: Lane, small_disk: Path
 ) -> None:
     campaign = Campaign(real_lane, "fills").write(reps=150)
-    campaign.register()
-    home = small_disk / "evidence"
-    shutil.copytree(real_lane.home, home)
+    home = small_disk / "evidence"  # a ledger of its own: of a copy this machine would remember the longer history
+    for words in (("lane", "enroll", "--lane", str(real_lane.file)), ("campaign", "register", str(campaign.spec))):
+        assert real_lane.run(*words, "--home", str(home)).returncode == 0
     receipts = home / "receipts/fills/attempt-0001/soak"
     launch = campaign.start(home)
     wait_for(lambda: len(list(receipts.glob("*-handoff.json"))) > 1, "the second rep")
