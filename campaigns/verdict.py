@@ -103,12 +103,9 @@ def _evidence(entries: Sequence[EntryView], campaign: str, attempt: int) -> Evid
         for entry in by_kind.get("receipt", [])
         if entry.data["campaign"] == campaign and entry.data["attempt"] == attempt
     ]
-    endings = [
-        entry.data
-        for kind in ("attempt_close", "attempt_abandoned")
-        for entry in by_kind.get(kind, [])
-        if entry.subject == subject
-    ]
+    closing = [*by_kind.get("attempt_close", []), *by_kind.get("attempt_abandoned", [])]
+    # The first stands, of either kind: an attempt that was given up is completed by nobody later.
+    endings = [entry.data for entry in sorted(closing, key=lambda entry: entry.seq) if entry.subject == subject]
     return Evidence(
         opened=opened,
         registration=registration,
@@ -243,6 +240,8 @@ def _deaths(evidence: Evidence, stage: Mapping[str, Any], slots: Sequence[Slot])
     if evidence.is_journal_broken or not is_whole or not _is_one_clock(evidence, slots):
         return _Deaths({}, ())
     deaths = metrics.deaths_on(evidence.events, evidence.opened.data["host"], evidence.opened.data["boot_id"])
+    if _served_after_its_death(evidence, deaths):
+        return _Deaths({}, ())
     known: dict[tuple[int, int], int] = {}
     found: list[dict[str, Any]] = []
     for run, rep, start, end in _spans(evidence, stage, slots):
@@ -257,6 +256,18 @@ def _deaths(evidence: Evidence, stage: Mapping[str, Any], slots: Sequence[Slot])
         if slot.case is None and slot.handoff is None and known.get((slot.run, slot.rep)) == 0:
             del known[slot.run, slot.rep]
     return _Deaths(known, tuple(found))
+
+
+def _served_after_its_death(evidence: Evidence, deaths: Sequence[tuple[int, Mapping[str, Any], bool]]) -> bool:
+    """Whether an instance took a request after it was recorded as dead: then its record says nothing of when it died."""
+    died = {metrics.instance_text(body["instance"]): died_ns for died_ns, body, _ in deaths}
+    for handoff in evidence.handoffs:
+        producer = handoff["producer"]
+        if producer is not None and producer["request_ns"] is not None:
+            died_ns = died.get(metrics.instance_text(producer))
+            if died_ns is not None and died_ns < int(producer["request_ns"]):
+                return True
+    return False
 
 
 def _spans(evidence: Evidence, stage: Mapping[str, Any], slots: Sequence[Slot]) -> Iterator[tuple[int, int, int, int]]:
@@ -329,7 +340,8 @@ def _verdict(evidence: Evidence, judged: Sequence[Mapping[str, Any]]) -> str:
     outcomes = {item["outcome"] for item in judged}
     if "not_met" in outcomes:
         return "FAIL"
-    to_the_end = all(stage["reached_end"] for stage in evidence.ending.get("stages", ()))
+    closed = {stage["stage"]: stage["reached_end"] for stage in evidence.ending.get("stages", ())}
+    to_the_end = all(closed.get(stage["name"]) for stage in evidence.registration.data["resolved"]["stage"])
     if "invalid" in outcomes or evidence.ending["ended"] != "complete" or not to_the_end:
         return "INCONCLUSIVE"
     cleanup_failed = any(not item["ok"] for item in evidence.ending.get("cleanup", ()))

@@ -36,6 +36,10 @@ def weaker_than(earlier: Mapping[str, Any], later: Mapping[str, Any]) -> tuple[W
         return _criterion(at, old, new, _Samples(_expected_samples(old, earlier), _expected_samples(new, later)))
 
     found = [*_named("stage", earlier, later, _stage), *_named("criterion", earlier, later, compare)]
+    before, after = ([item["name"] for item in spec["stage"]] for spec in (earlier, later))
+    kept = [name for name in after if name in before]
+    if kept != [name for name in before if name in after]:
+        found.append(Weakening("stage order", before, after))
     if later["family"] != earlier["family"]:
         found.append(Weakening("family", earlier["family"], later["family"]))
     old_aborts, new_aborts = earlier.get("abort_if", []), later.get("abort_if", [])

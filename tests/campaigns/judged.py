@@ -225,12 +225,13 @@ class Attempt:
                 "cleanup": list(cleanup),
                 "stages": [
                     {
-                        "stage": "soak",
-                        "last_n": self.numbers.get("soak", 0),
+                        "stage": stage["name"],
+                        "last_n": self.numbers.get(stage["name"], 0),
                         "reached_end": ended == "complete",
                         "started_ns": str(self.started),
                         "closed_ns": str(self.at),
                     }
+                    for stage in self.resolved["stage"]
                 ],
             },
         )

@@ -256,7 +256,7 @@ def test_a_path_that_leaves_the_home_is_a_fault_and_not_opened(judged: Ledger) -
 
 def test_a_gap_in_a_stages_numbers_ends_a_rejudge(ledger: Ledger) -> None:
     attempt = clean_attempt()
-    attempt.entries[-1].data["stages"][0]["last_n"] += 1
+    attempt.entries[-1].data["stages"][-1]["last_n"] += 1
     put(ledger, attempt)
     # One intent and fourteen handoffs with their admissions are 29 receipts.
     assert "stage soak: receipt 30 is missing" in refused(ledger)

@@ -6,6 +6,7 @@ import copy
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -432,6 +433,36 @@ def test_an_attempt_that_calls_itself_complete_with_a_stage_cut_short_is_inconcl
     attempt = clean()
     change(attempt, lambda entry: entry.kind == "attempt_close", cut)
     assert attempt.judge()["verdict"] == "INCONCLUSIVE"
+
+
+def test_a_stage_that_no_close_speaks_of_did_not_reach_its_end() -> None:
+    for left in ([], ["soak"], ["preflight"]):
+        attempt = clean()
+        close = attempt.entries[-1]
+        kept = [stage for stage in close.data["stages"] if stage["stage"] in left]
+        attempt.entries[-1] = replace(close, data={**close.data, "stages": kept})
+        assert attempt.judge()["verdict"] == "INCONCLUSIVE", left
+
+
+def test_an_attempt_that_was_given_up_is_completed_by_no_later_close() -> None:
+    attempt = Attempt()
+    attempt.clean()
+    attempt.add("attempt_abandoned", f"{attempt.campaign}/1", {"ended": "abandoned"})
+    attempt.close()
+    document = attempt.judge()
+    assert (document["ended"], document["verdict"]) == ("abandoned", "INCONCLUSIVE")
+
+
+def test_an_instance_that_served_after_its_recorded_death_makes_the_deaths_unknown() -> None:
+    attempt = Attempt()
+    early = {"host": "here", "boot_id": "b", "pid": 4711, "start_ticks": "9"}
+    attempt.event("death", {"instance": early, "site": "not_known", "status": None, "died_ns": "5"})
+    attempt.clean()
+    attempt.death()
+    attempt.close()
+    document = attempt.judge()
+    assert outcomes(document)["no-producer-death"] == "invalid"
+    assert document["verdict"] == "INCONCLUSIVE"
 
 
 def test_a_deviation_entry_of_the_attempt_is_no_pass_and_one_of_another_is_nothing() -> None:

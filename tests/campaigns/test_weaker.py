@@ -51,6 +51,17 @@ def test_a_dropped_criterion_is_weaker_and_an_added_one_is_not() -> None:
     assert fields(burst, "", back=True) == []
 
 
+def test_stages_in_another_order_are_weaker_and_one_added_between_them_is_not() -> None:
+    before = resolve(read_spec(TEXT.encode(), "a", METRICS))
+    names = [stage["name"] for stage in before["stage"]]
+    turned = {**before, "stage": before["stage"][::-1]}
+    (found,) = weaker_than(before, turned)
+    assert (found.field, found.old, found.new) == ("stage order", names, names[::-1])
+    added = {**before["stage"][0], "name": "another"}
+    more = {**before, "stage": [before["stage"][0], added, *before["stage"][1:]]}
+    assert weaker_than(before, more) == ()
+
+
 def test_fewer_reps_are_weaker_with_the_bound_that_went_with_them() -> None:
     fewer = TEXT.replace("reps = 12", "reps = 8").replace("value = 12\n", "value = 8\n")
     found = weaker_than(*(resolve(read_spec(text.encode(), "x", METRICS)) for text in (TEXT, fewer)))
