@@ -84,6 +84,10 @@ def _run(arguments: list[str]) -> tuple[int, bool]:
         return (result, True) if isinstance(result, int) else (exits.DONE, False)
     except click.exceptions.Exit as stop:
         return stop.exit_code, True
+    except click.exceptions.NoArgsIsHelpError as error:
+        sys.stderr.write(f"{error.format_message()}\n")
+        _say("a command is missing")
+        return exits.USAGE, True
     except click.ClickException as error:
         _say(_usage(error))
         return exits.USAGE, True
@@ -116,7 +120,7 @@ def _require_text(arguments: list[str]) -> None:
 
 def _usage(error: click.ClickException) -> str:
     """What click refused, and where the help is: one line, as every other message."""
-    text = one_line(error.format_message(), 2000).rstrip(".")
+    text = one_line(error.format_message(), 2000).rstrip(".").replace("a valid integer range", "a whole number")
     if isinstance(error, click.NoSuchOption) and error.option_name.lstrip("-").isdecimal():
         text = f"{error.option_name} is read as an option for its dash; no number below 0 is taken here"
     context = getattr(error, "ctx", None)
@@ -129,7 +133,8 @@ def _told(error: Exception) -> int:
 
     if isinstance(error, SoakledgerError):
         # The reason is the last line, whatever is told beside it: long details would scroll it away.
-        sys.stderr.write("".join(f"{line}\n" for line in error.detail_lines))
+        for line in error.detail_lines:
+            streams.put_wrapped(line, _columns())
         _say(error.headline + error.next_words)
         return exits.of_error(error)
     if isinstance(error, OSError) and error.filename is not None:
@@ -143,7 +148,7 @@ def _told(error: Exception) -> int:
 
 
 def _say(text: str) -> None:
-    sys.stderr.write(f"soakledger: {text}\n")
+    streams.put_wrapped(f"soakledger: {text}", _columns())
 
 
 if __name__ == "__main__":

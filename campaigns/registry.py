@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from importlib.resources.abc import Traversable
@@ -46,7 +46,7 @@ def shipped(metrics: Metrics | None = None) -> tuple[LoadedSpec, ...]:
     return tuple(sorted(loaded, key=lambda item: item.spec.id))
 
 
-def find(name: str, metrics: Metrics | None = None) -> LoadedSpec:
+def find(name: str, metrics: Metrics | None = None, *, registered: Sequence[str] = ()) -> LoadedSpec:
     """The shipped spec with that id, or else the file at that path. InputError names the nearest id."""
     if is_identifier(name) and not name.endswith(".toml"):
         ids = {}
@@ -55,8 +55,10 @@ def find(name: str, metrics: Metrics | None = None) -> LoadedSpec:
         if name in ids:
             return _load_shipped(*ids[name], metrics)
         if not Path(name).exists():
-            near = nearest(name, ids)
-            hint = f" (did you mean {quoted(near)}?)" if near else f"; shipped: {', '.join(sorted(ids))}"
+            near = nearest(name, [*ids, *registered])
+            others = [item for item in registered if item not in ids]
+            known = f"; shipped: {', '.join(sorted(ids))}" + (f"; registered: {', '.join(others)}" if others else "")
+            hint = f" (did you mean {quoted(near)}?)" if near else known
             raise InputError(f"no shipped campaign and no file is named {quoted(name)}{hint}")
     path = Path(name)
     document = lint.read_document(path)
@@ -72,7 +74,7 @@ def find_registered(name: str, ledger: LedgerReader) -> LoadedSpec:
         if entry is not None:
             raw = str(entry.data["spec"]).encode("utf-8")
             return LoadedSpec(read_spec(raw, f"entry {entry.seq}"), raw, f"entry {entry.seq}", None)
-    return find(name)
+    return find(name, registered=sorted({entry.subject for entry in ledger.entries(kinds={"registration"})}))
 
 
 def changes_in_words(registered: Mapping[str, Any], now: Mapping[str, Any]) -> str:

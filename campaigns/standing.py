@@ -27,7 +27,8 @@ def standing_of(ledger: Ledger, row: AttemptRow, now: datetime | None = None) ->
     """The verdict and how it ended, or RUNNING or LOST with the age of the last sign of life."""
     attempt = f"{row.campaign}/{row.attempt}"
     if row.ended is not None or row.verdict is not None:
-        return Standing(attempt, row.verdict or "no verdict", str(row.ended), row.opened_at)
+        how = f"{row.ended}, the producer died" if _has_death(ledger, attempt) else str(row.ended)
+        return Standing(attempt, row.verdict or "no verdict", how, row.opened_at)
     opened = AttemptOpen.read(ledger.entry(row.open_seq).data)
     sign = f"last sign of life {_age_s(_last_sign(ledger, row), now or datetime.now(UTC))} s ago"
     if is_running(opened):
@@ -42,6 +43,12 @@ def life_of(ledger: Ledger, campaign: str, attempt: int) -> Life | None:
         return None
     opened = ledger.latest("attempt_open", subject)
     return None if opened is None else "running" if is_running(AttemptOpen.read(opened.data)) else "lost"
+
+
+def _has_death(ledger: Ledger, attempt: str) -> bool:
+    verdict = ledger.latest("verdict", attempt)
+    criteria = verdict.data["criteria"] if verdict is not None else ()
+    return any(not death["injected"] for criterion in criteria for death in criterion["deaths"] or ())
 
 
 def _last_sign(ledger: Ledger, row: AttemptRow) -> str:

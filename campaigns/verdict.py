@@ -19,6 +19,7 @@ from receipts.metrics import METRICS
 
 EVALUATOR: Final = "soakledger/judge/1"
 CONTROL: Final = "control"
+_FOREVER: Final = 1 << 62
 JOURNAL_BROKEN: Final = "journal-broken"
 """The deviation that intake writes when the lane's journal is not what it was, or has a gap."""
 
@@ -259,7 +260,7 @@ def _deaths(evidence: Evidence, stage: Mapping[str, Any], slots: Sequence[Slot])
 
 
 def _served_after_its_death(evidence: Evidence, deaths: Sequence[tuple[int, Mapping[str, Any], bool]]) -> bool:
-    """Whether an instance took a request after it was recorded as dead: then its record says nothing of when it died."""
+    """Whether an instance took a request after it was recorded as dead: then nobody knows when it died."""
     died = {metrics.instance_text(body["instance"]): died_ns for died_ns, body, _ in deaths}
     for handoff in evidence.handoffs:
         producer = handoff["producer"]
@@ -302,9 +303,6 @@ def _run_starts(evidence: Evidence, stage: Mapping[str, Any]) -> dict[int, int]:
     if 1 in starts and started is not None:
         starts[1] = min(starts[1], started)
     return starts
-
-
-_FOREVER: Final = 1 << 62
 
 
 def _stage_close(evidence: Evidence, name: str) -> int:

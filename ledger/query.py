@@ -66,13 +66,40 @@ def log(
     """Entries from ``first`` on that fit every filter given, at most ``limit``.
 
     ``campaign`` and ``attempt`` go by the data of an entry, so registration, attempts, receipts and verdicts of
-    a campaign are all found.
+    a campaign are all found; so are the process events of the lane that were taken in while an attempt of it was open.
     """
     kinds = None if kind is None else (kind,)
+    spans = [] if campaign is None and attempt is None else list(_spans(ledger, campaign, attempt))
     found = (
-        entry for entry in ledger.entries(first, kinds=kinds, subject=subject) if _concerns(entry, campaign, attempt)
+        entry
+        for entry in ledger.entries(first, kinds=kinds, subject=subject)
+        if _concerns(entry, campaign, attempt) or any(span.holds(entry) for span in spans)
     )
     return islice(found, limit)
+
+
+@dataclass(frozen=True)
+class _Span:
+    """From an attempt's opening to its last word: which of its lane's process events are its own."""
+
+    lane: str
+    first: int
+    last: int | None
+
+    def holds(self, entry: Entry) -> bool:
+        return (
+            entry.kind == "process_event"
+            and entry.seq > self.first
+            and (self.last is None or entry.seq < self.last)
+            and entry.subject.rpartition("/")[0] == self.lane
+        )
+
+
+def _spans(ledger: Ledger, campaign: str | None, attempt: int | None) -> Iterator[_Span]:
+    for row in attempts(ledger, campaign):
+        if row.lane is not None and attempt in (None, row.attempt):
+            ends = [seq for seq in (row.close_seq, row.verdict_seq) if seq is not None]
+            yield _Span(row.lane, row.open_seq, max(ends) if row.close_seq is not None else None)
 
 
 def show(ledger: Ledger, seq: int) -> Entry:

@@ -243,6 +243,8 @@ def require_built(lane: Lane) -> None:
         faults.append(f"{lane.source}: producer.runtime: {lane.producer.runtime} is not built yet; process is")
     if lane.path.transfer != "after":
         faults.append(f"{lane.source}: path.transfer: {lane.path.transfer} is not built yet; after is")
+    if (mode := lane.receiver.producer_mode) != "native":
+        faults.append(f"{lane.source}: receiver.producer_mode: {mode} is not built yet; native is")
     if faults:
         raise FaultsError(faults)
 

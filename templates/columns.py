@@ -41,7 +41,8 @@ def wrapped(text: str, width: int, indent: str = "") -> list[str]:
 
 
 def table_lines(headers: Sequence[str], rows: Iterable[Sequence[str]], width: int) -> list[str]:
-    """Aligned columns where they fit into ``width``, the last one wrapped if need be; else each row as its own words.
+    """Aligned columns where they fit into ``width``, the last one wrapped if need be; else each row as its own words,
+    every cell but the first behind its header.
 
     Every cell is made one safe line. Without rows only the headers are left.
     """
@@ -51,7 +52,14 @@ def table_lines(headers: Sequence[str], rows: Iterable[Sequence[str]], width: in
     if sizes[-1] <= room:
         return [aligned(row, sizes) for row in [list(headers), *cells]]
     if room < NARROWEST:
-        return [line for row in cells for line in wrapped(GAP.join(cell for cell in row if cell), width)]
+        return [
+            line
+            for first, *others in cells
+            for line in wrapped(
+                GAP.join([first, *(f"{name} {cell}" for name, cell in zip(headers[1:], others, strict=True) if cell)]),
+                width,
+            )
+        ]
     lines = [aligned(headers, sizes)]
     for *first, last in cells:
         for index, part in enumerate(wrapped(last, room)):

@@ -31,6 +31,23 @@ def explain(story: Story) -> Explanation | None:
     return Explanation(tuple(_happened(story)), step, words.THEATRE)
 
 
+def heading(story: Story) -> str:
+    """The verdict's word; of an attempt that nobody closed, how it stands and what it would be so far."""
+    if story.life is None or story.verdict is None:
+        return story.word
+    return f"{story.life.upper()}: {story.word} so far"
+
+
+def because(story: Story) -> str:
+    """Why every criterion can be met and the verdict is still no PASS; empty where the criteria say it."""
+    if story.word == "DEVIATION" and all(row.outcome == "met" for row in story.criteria):
+        kinds = ["a weaker registration"] if story.weaker else []
+        kinds += ["a recorded deviation"] if story.deviations else []
+        kinds += ["something was not put back"] if any(not item["ok"] for item in story.cleanup) else []
+        return f", with {' and '.join(kinds)}"
+    return ""
+
+
 def ending_sentence(story: Story) -> str:
     """How the attempt ended, with its signal, its reason, or what was found of it."""
     if story.ending is None:
@@ -57,6 +74,13 @@ def _happened(story: Story) -> list[str]:
     if story.unobserved and story.word != "PASS":
         lines.append(f"Never observed: {'; '.join(story.unobserved)}.")
     return lines
+
+
+def deviation_sentences(story: Story) -> list[str]:
+    """What did not go as registered: recorded deviations, criteria between their two bounds, a weaker registration."""
+    lines = [f"{item['what']}: {item['text']}" for item in story.deviations]
+    lines += [str(criterion_sentence(row)) for row in story.criteria if row.outcome == "deviation"]
+    return lines + [weaker_sentence(item) for item in story.weaker]
 
 
 def outcome_counts(story: Story) -> str:

@@ -21,6 +21,8 @@ _LEFT: Final = 40
 _RIGHT: Final = 10
 _TOP: Final = 14
 _BOTTOM: Final = 24
+_LABEL_WIDTH: Final = 42.0
+"""Of the word before a bound's figure; a figure's letter has 6."""
 _STRIP: Final = 18
 """Height of the strip below the axis in which places stand that nobody observed; only there where one is."""
 _MOST_LABELS: Final = 16
@@ -105,7 +107,12 @@ def _panel(panel: _Panel, view: Story, slots: list[_Slot]) -> str:
         )
         for index, slot in enumerate(slots)
     )
-    lines = "".join(_bound_line(text, value, top) for text, value in drawn)
+    points = [
+        (_x(index, len(slots)), _y(float(panel.figure(slot.row)), top))
+        for index, slot in enumerate(slots)
+        if slot.row and panel.figure(slot.row) != MISSING
+    ]
+    lines = "".join(_bound_line(text, value, top, points) for text, value in drawn)
     note = f"; bound {escape(', '.join(beyond))} lies above this scale" if beyond else ""
     described = (
         f"In order of the handoffs: filled circles are reps, hollow ones controls, a cross is a handoff without this "
@@ -186,18 +193,39 @@ def _axis(highest: float, top: float) -> str:
     )
 
 
-def _bound_line(text: str, value: float, top: float) -> str:
+def _bound_line(text: str, value: float, top: float, points: list[tuple[float, float]]) -> str:
     y = _y(value, top)
+    x, baseline = _label_place(y, _LABEL_WIDTH + 6.0 * len(text), points)
     return (
         f'<line x1="{_LEFT}" y1="{y:.1f}" x2="{WIDTH - _RIGHT}" y2="{y:.1f}" class="bound"/>'
-        f'<text x="{WIDTH - _RIGHT}" y="{y - 4:.1f}" text-anchor="end" class="bound-text">bound {escape(text)}</text>'
+        f'<text x="{x:.1f}" y="{baseline:.1f}" text-anchor="end" class="bound-text">bound {escape(text)}</text>'
     )
+
+
+def _label_place(y: float, width: float, points: list[tuple[float, float]]) -> tuple[float, float]:
+    """Right end and baseline of a bound's label: over the line or under it, as far right as it covers no point."""
+    for baseline in (y - 4, y + 12):
+        right = float(WIDTH - _RIGHT)
+        while right - width >= _LEFT:
+            if baseline > HEIGHT - _BOTTOM:
+                break
+            covered = any(
+                right - width - 5 <= px <= right + 5 and baseline - 14 <= py <= baseline + 6 for px, py in points
+            )
+            if not covered:
+                return right, baseline
+            right -= 8
+    return float(WIDTH - _RIGHT), y - 4
+
+
+def _x(index: int, count: int) -> float:
+    return _LEFT + 10 + index * (WIDTH - _LEFT - _RIGHT - 20) / max(1, count - 1)
 
 
 def _mark(
     index: int, slot: _Slot, count: int, panel: _Panel, top: float, *, labelled: bool, died: bool, height: int
 ) -> str:
-    x = _LEFT + 10 + index * (WIDTH - _LEFT - _RIGHT - 20) / max(1, count - 1)
+    x = _x(index, count)
     base = _y(0.0, top)
     parts = []
     if slot.first_of_run and index:

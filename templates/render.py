@@ -11,9 +11,9 @@ from markupsafe import Markup
 
 from receipts.names import one_line
 from templates import words
-from templates.explain import ending_sentence, explain, outcome_counts
+from templates.explain import deviation_sentences, ending_sentence, explain, outcome_counts
 from templates.plots import rep_plots
-from templates.rows import how_it_ended
+from templates.rows import how_it_ended, last_words
 from templates.story import LedgerReader, Life, Story, story
 
 Format = Literal["md", "html"]
@@ -37,6 +37,7 @@ def render_story(view: Story, *, fmt: Format) -> str:
         words=words,
         plots=Markup(rep_plots(view)) if fmt == "html" else "",
         explanation=explain(view),
+        deviations=deviation_sentences(view),
         ending=ending_sentence(view),
         counts=outcome_counts(view),
         commands=[text.format(campaign=view.campaign, attempt=view.attempt) for text in words.CHECK_COMMANDS],
@@ -74,4 +75,5 @@ def _environment(fmt: Format) -> jinja2.Environment:
     environment.filters["t"] = markdown if fmt == "md" else visible
     environment.filters["utc"] = words.utc
     environment.filters["how_it_ended"] = how_it_ended
+    environment.filters["last_words"] = last_words
     return environment

@@ -127,6 +127,11 @@ def how_it_ended(death: Mapping[str, Any]) -> str:
     return site if death["status"] is None else f"{site}, exit status {death['status']}"
 
 
+def last_words(body: Mapping[str, Any]) -> str:
+    """The reason of a death; where its keeper wrote it, that is only how the log of the dead one ends."""
+    return f"its log ends: {body['reason']}" if body.get("observed_by") == "keeper" else str(body["reason"])
+
+
 def death_sentence(death: Mapping[str, Any], reps: int, signal: str | None = None) -> str:
     """``died on handoff 9 of 12: watchdog, exit status 75``; ``signal`` is the name of the one that killed it."""
     site = words.SITES.get(death["site"], str(death["site"]))

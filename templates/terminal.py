@@ -12,8 +12,8 @@ from typing import Any, Final
 from receipts.visible import one_line
 from templates import words
 from templates.columns import GAP, aligned, columns, table_lines, wrapped
-from templates.explain import ending_sentence, explain, outcome_counts, weaker_sentence
-from templates.rows import CriterionRow, RepRow, how_it_ended, rep_row
+from templates.explain import ending_sentence, explain, heading, outcome_counts, weaker_sentence
+from templates.rows import CriterionRow, RepRow, how_it_ended, last_words, rep_row
 from templates.story import Story
 
 _OUTCOME_WIDTH: Final = 16
@@ -24,7 +24,7 @@ _ALIGNED_FROM: Final = 60
 def verdict_lines(story: Story, width: int) -> list[str]:
     """The verdict first, then what was promised, a line a criterion, the handoffs, and what it does not say."""
     return [
-        story.word,
+        heading(story),
         *_promise_lines(story, width),
         *_earlier_lines(story, width),
         *_explanation_lines(story, width),
@@ -157,7 +157,7 @@ def _rep_lines(story: Story, width: int) -> list[str]:
         body = record["body"]
         lines += wrapped(
             f"journal record {record['n']}: pid {body['instance']['pid']}, {how_it_ended(body)}: "
-            f"{one_line(str(body['reason']), 400)}",
+            f"{one_line(last_words(body), 400)}",
             width,
             "  ",
         )

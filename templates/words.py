@@ -49,12 +49,13 @@ SITES: Final = {
 }
 
 NEXT_STEP: Final = {
-    "FAIL": "Find the cause in the receipts (soakledger ledger log --campaign {campaign} --attempt {attempt}), the "
-    "journal and the producer's log; mend it; launch the same registration again with soakledger campaign launch. "
-    "This failure stays beside whatever comes after it.",
+    "FAIL": "Find the cause in the receipts and events (soakledger ledger log --campaign {campaign} --attempt "
+    "{attempt}) and in the producer's log (logs/ in the work folder that soakledger lane show names); mend it; launch "
+    "the same registration again with soakledger campaign launch. This failure stays beside whatever comes after it.",
     "INCONCLUSIVE": "Remove what cut the run short, and launch the same registration again with soakledger campaign "
     "launch. What was observed stays.",
-    "DEVIATION": "Say with the figure what deviated wherever this run is cited. No root cause is established by it.",
+    "DEVIATION": "Say what deviated, a weaker registration included, wherever this run is cited. No root cause is "
+    "established by it.",
     "running": "Wait for its end: campaign launch then tells its verdict. This is what was observed so far.",
     "lost": "soakledger campaign launch closes it as abandoned, judges it with what is there, and makes the next "
     "attempt. Until then nothing can be added to it.",

@@ -62,6 +62,8 @@ def list_campaigns(home: str | None) -> None:
             _registration_lines(ledger)
             put()
             _attempt_lines(ledger)
+    else:
+        put(f"soakledger: {open_home(home).path}: there is no ledger here yet", err=True)
 
 
 @group.command()
@@ -120,6 +122,8 @@ def register(spec: str, lane_file: Path | None, reason: str | None, home: str | 
     put(f"resolved {registered.data.resolved_sha256}")
     for item in registered.data.weaker:
         put(f"weaker than entry {item['than_seq']}: {item['field']}: {item['old']} -> {item['new']}", err=True)
+    if registered.data.weaker:
+        put("soakledger: no attempt of a weaker registration can end better than DEVIATION", err=True)
 
 
 @group.command()
@@ -178,7 +182,7 @@ def rejudge(ctx: click.Context, attempt: str, as_json: bool, home: str | None) -
     """
     from campaigns import judging
     from campaigns.standing import life_of
-    from templates.explain import outcome_counts
+    from templates.explain import because, heading, outcome_counts
     from templates.story import story
     from templates.terminal import verdict_lines
 
@@ -198,19 +202,22 @@ def rejudge(ctx: click.Context, attempt: str, as_json: bool, home: str | None) -
         else f"equals the stored verdict, entry {judged.entry.seq}"
     )
     # What the exit status rests on is the last line, for whoever sees nothing else.
-    put(f"soakledger: {campaign}/{number}: {view.word}: {outcome_counts(view)}; {stored}", err=True)
+    put(f"soakledger: {campaign}/{number}: {heading(view)}: {outcome_counts(view)}{because(view)}; {stored}", err=True)
     ctx.exit(exits.of_verdict(judged.document["verdict"]))
 
 
 @group.command()
+@click.argument("campaign", required=False)
 @home_option
-def status(home: str | None) -> None:
+def status(campaign: str | None, home: str | None) -> None:
     """List the attempts and how each stands.
 
-    RUNNING only while its orchestrator lives, else LOST or how it ended.
+    Of all campaigns, or of CAMPAIGN alone. RUNNING only while its orchestrator lives, else LOST or how it ended.
     """
     with read_ledger(home) as ledger:
-        _attempt_lines(ledger)
+        if campaign is not None:
+            campaign, _ = which_attempt(ledger, campaign)
+        _attempt_lines(ledger, campaign)
 
 
 def which_attempt(ledger: Ledger, text: str) -> tuple[str, int]:
@@ -245,17 +252,17 @@ def _registration_lines(ledger: Ledger) -> None:
         _print(table_lines(("registered", "as", "at (UTC)", "attempts"), rows, width()))
 
 
-def _attempt_lines(ledger: Ledger) -> None:
+def _attempt_lines(ledger: Ledger, campaign: str | None = None) -> None:
     from campaigns.standing import standing_of
     from ledger import query
     from templates.columns import table_lines
 
-    stands = [standing_of(ledger, row) for row in query.attempts(ledger)]
+    stands = [standing_of(ledger, row) for row in query.attempts(ledger, campaign)]
     if not stands:
         put("no attempts yet")
         return
-    rows = [(item.attempt, item.word, item.how, _moment(item.opened_at)) for item in stands]
-    _print(table_lines(("attempt", "stands", "how it ended", "opened (UTC)"), rows, width()))
+    rows = [(item.attempt, item.word, _moment(item.opened_at), item.how) for item in stands]
+    _print(table_lines(("attempt", "stands", "opened (UTC)", "how it ended"), rows, width()))
 
 
 def _moment(recorded_at: str) -> str:
@@ -270,9 +277,11 @@ def _print(lines: Iterable[str]) -> None:
 
 def _require_runnable(loaded: LoadedSpec, lane_file: Path) -> None:
     from campaigns.terms import LaneTerms, check_against_lane
+    from producer.lane import require_built
     from receipts.errors import FaultsError
 
     lane = load_lane(lane_file)
+    require_built(lane)
     terms = LaneTerms(
         transfer=lane.path.transfer,
         mode=lane.receiver.producer_mode,

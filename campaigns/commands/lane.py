@@ -74,7 +74,9 @@ def show(lane_file: Path) -> None:
         ("producer", f"{lane.producer.host}, {lane.producer.runtime}, {lane.producer.checkpoint}"),
         ("receiver", f"{lane.receiver.host} at {lane.receiver_host.address}:{lane.ports.handoff}"),
         ("path", f"{lane.path.kind}, transfer {lane.path.transfer}"),
+        ("mode", lane.receiver.producer_mode),
         ("lease", str(lane.producer.lease)),
+        ("work", str(lane.producer.work_dir)),
         ("watchdog", f"{lane.producer.watchdog_s} s"),
     ]
     for name, value in rows:

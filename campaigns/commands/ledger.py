@@ -33,7 +33,9 @@ def log(campaign: str | None, attempt: int | None, kind: str | None, first: int,
         for line in log_lines(rows, width()):
             put(line)
         if not rows:
-            put(f"soakledger: no entry of the {ledger.size()} matches", err=True)
+            known = sorted({entry.kind for entry in ledger.entries()})
+            hint = f"; there are {', '.join(known)}" if kind is not None and kind not in known else ""
+            put(f"soakledger: no entry of the {ledger.size()} matches{hint}", err=True)
 
 
 @group.command(context_settings={"ignore_unknown_options": True})

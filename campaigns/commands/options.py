@@ -46,7 +46,14 @@ def open_home(home: str | None) -> EvidenceHome:
 def load_lane(path: Path) -> Lane:
     """Read a lane file strictly."""
     from producer.lane import LaneConfig
+    from receipts.errors import InputError
 
+    if not path.exists() and not path.is_symlink():
+        raise InputError(
+            "there is no such file",
+            where=str(path),
+            next_step="make one with `soakledger lane init FOLDER`; make soak makes lane/lane.toml",
+        )
     return LaneConfig.load(path)
 
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import click
 
 from campaigns.commands.campaign import which_attempt
-from campaigns.commands.options import home_option, open_home, read_ledger
+from campaigns.commands.options import home_option, open_home, read_ledger, width
 from campaigns.commands.streams import put
 from receipts.visible import one_line
+
+if TYPE_CHECKING:
+    from ledger.store import Ledger
 
 
 @click.group("report")
@@ -20,10 +24,10 @@ def group() -> None:
 
 @group.command()
 @click.argument("attempt")
-@click.option("--format", "fmt", type=click.Choice(["md", "html"]), default="md", show_default=True)
+@click.option("--format", "fmt", type=click.Choice(["md", "html", "txt"]), help="md into a pipe, txt on a terminal.")
 @click.option("-o", "--out", type=click.Path(path_type=Path), help="Write here; - for stdout.")
 @home_option
-def verdict(attempt: str, fmt: Literal["md", "html"], out: Path | None, home: str | None) -> None:
+def verdict(attempt: str, fmt: Literal["md", "html", "txt"] | None, out: Path | None, home: str | None) -> None:
     """Render the verdict of ATTEMPT as a page.
 
     ATTEMPT is ID/NUMBER, or ID for its last one. HTML goes into the home's reports unless -o says otherwise.
@@ -32,11 +36,20 @@ def verdict(attempt: str, fmt: Literal["md", "html"], out: Path | None, home: st
     from receipts.errors import InputError
     from receipts.kinds import attempt_folder
     from templates.render import render_verdict
+    from templates.story import story
+    from templates.terminal import verdict_lines
 
+    if fmt is None:
+        fmt = "txt" if out is None and sys.stdout.isatty() else "md"
     with read_ledger(home) as ledger:
         campaign, number = which_attempt(ledger, attempt)
-        page = render_verdict(ledger, campaign, number, fmt=fmt, life=life_of(ledger, campaign, number))
-    if out == Path("-") or (out is None and fmt == "md"):
+        life = life_of(ledger, campaign, number)
+        if fmt == "txt":
+            page = "".join(f"{line}\n" for line in verdict_lines(story(ledger, campaign, number, life=life), width()))
+        else:
+            page = render_verdict(ledger, campaign, number, fmt=fmt, life=life)
+        _say_what_is_not_whole(ledger, campaign, number)
+    if out == Path("-") or (out is None and fmt != "html"):
         put(page, end="")
         return
     place = open_home(home)
@@ -52,3 +65,15 @@ def verdict(attempt: str, fmt: Literal["md", "html"], out: Path | None, home: st
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(page, encoding="utf-8")
     put(one_line(str(path), 4000))
+
+
+def _say_what_is_not_whole(ledger: Ledger, campaign: str, number: int) -> None:
+    """A page is made from the entries alone; a reader of it must still learn that their files are not whole."""
+    from campaigns.judging import check_files
+    from receipts.errors import EvidenceError
+
+    try:
+        check_files(ledger, campaign, number)
+    except EvidenceError as error:
+        for line in [f"soakledger: {error.headline}; the page is from the entries alone", *error.detail_lines]:
+            put(line, err=True)

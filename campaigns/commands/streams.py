@@ -110,6 +110,15 @@ def put(text: str = "", *, err: bool = False, end: str = "\n") -> None:
     stream.flush()
 
 
+def put_wrapped(line: str, width: int) -> None:
+    """Print a line on standard error: as it is into a file or a pipe, between words on a terminal of ``width``."""
+    if sys.stderr.isatty():
+        from templates.columns import wrapped
+
+        line = "\n".join(wrapped(line, width))
+    put(line, err=True)
+
+
 def put_document(raw: bytes) -> None:
     """Print a UTF-8 document of somebody else's on standard output, as it is written."""
     if isinstance(sys.stdout, Steady):

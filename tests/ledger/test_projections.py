@@ -155,7 +155,10 @@ def test_nothing_is_rebuilt_from_a_changed_entry_and_nothing_is_lost(
 
 def test_the_log_is_filtered_by_kind_subject_campaign_and_attempt(ledger: Ledger) -> None:
     assert [entry.seq for entry in query.log(ledger, kind="receipt")] == [3, 4]
-    assert [entry.seq for entry in query.log(ledger, campaign="soak-n12", attempt=1)] == [2, 3, 4, 6, 7]
+    assert [entry.seq for entry in query.log(ledger, campaign="soak-n12", attempt=1)] == [2, 3, 4, 5, 6, 7]
+    # Entry 5 is an event of the attempt's lane, and names no campaign.
+    assert [entry.seq for entry in query.log(ledger, campaign="soak-n12", kind="process_event")] == [5]
+    assert [entry.seq for entry in query.log(ledger, campaign="another", kind="process_event")] == []
     assert [entry.seq for entry in query.log(ledger, subject="loopback/3")] == [5]
     assert [entry.seq for entry in query.log(ledger, first=2, limit=2)] == [2, 3]
     assert query.show(ledger, 7).data == VERDICT

@@ -74,7 +74,12 @@ def test_a_changed_spec_is_told_in_one_line_and_as_a_difference_and_an_amendment
     assert lines[-1].startswith(
         f"soakledger: {path}: mine is registered with another text or another meaning (entry 1)"
     )
-    ok(tmp_path, "campaign", "register", str(path), "--reason", "the link is slower")
+    amended = soakledger("campaign", "register", str(path), "--reason", "the link is slower", cwd=tmp_path)
+    assert amended.returncode == 0
+    assert amended.stderr.splitlines() == [
+        "weaker than entry 1: criterion.burst-floor.value: >= 3 -> >= 2.5",
+        "soakledger: no attempt of a weaker registration can end better than DEVIATION",
+    ]
     log = ok(tmp_path, "ledger", "log", "--kind", "registration").splitlines()
     assert [line.split()[2:] for line in log if "registration" in line] == [
         ["registration", "mine"],
@@ -82,7 +87,7 @@ def test_a_changed_spec_is_told_in_one_line_and_as_a_difference_and_an_amendment
     ]
     none = soakledger("ledger", "log", "--kind", "claim", cwd=tmp_path)
     assert (none.returncode, none.stdout) == (0, "")
-    assert none.stderr == "soakledger: no entry of the 3 matches\n"
+    assert none.stderr == "soakledger: no entry of the 3 matches; there are genesis, registration\n"
 
 
 def test_a_number_below_zero_is_told_for_what_it_is(tmp_path: Path) -> None:
@@ -130,3 +135,26 @@ def test_a_document_is_as_it_is_in_a_pipe_and_harmless_on_a_terminal(tmp_path: P
     assert process.returncode == 0
     assert turned not in shown.decode("utf-8")
     assert "\\u202eTwelve consecutive" in shown.decode("utf-8")
+
+
+@pytest.mark.parametrize("words", [[], ["campaign"], ["ledger"]])
+def test_a_bare_command_shows_its_help_and_says_what_is_missing(words: list[str], tmp_path: Path) -> None:
+    answer = soakledger(*words, cwd=tmp_path)
+    assert answer.returncode == 2
+    assert answer.stderr.splitlines()[-1] == "soakledger: a command is missing"
+    assert answer.stderr.startswith(ok(tmp_path, *words, "--help").rstrip())
+    assert "\\x0a" not in answer.stderr
+
+
+def test_a_misspelt_registered_id_is_answered_with_it(tmp_path: Path) -> None:
+    ok(tmp_path, "campaign", "register", str(own_spec(tmp_path)))
+    near = soakledger("campaign", "show", "mien", cwd=tmp_path)
+    assert (near.returncode, "did you mean 'mine'?" in near.stderr) == (2, True)
+    far = soakledger("campaign", "show", "qqqqqqqqqq", cwd=tmp_path)
+    assert "; registered: mine" in far.stderr
+
+
+def test_a_home_without_a_ledger_is_not_taken_for_an_empty_one(tmp_path: Path) -> None:
+    answer = soakledger("campaign", "list", "--home", "nowhere", cwd=tmp_path)
+    assert answer.returncode == 0
+    assert answer.stderr.endswith("nowhere: there is no ledger here yet\n")

@@ -14,9 +14,10 @@ from told_attempts import ATTEMPTS, criterion, deviating, empty, failing, lost, 
 
 from receipts.errors import EvidenceError, InputError
 from receipts.metrics import measure_receipt
+from templates.explain import because, deviation_sentences
 from templates.facts import unobserved
 from templates.render import markdown, render_story
-from templates.rows import bound_text, deaths_of
+from templates.rows import bound_text, deaths_of, last_words
 from templates.story import Life, Story, story
 from templates.terminal import verdict_lines
 
@@ -318,6 +319,39 @@ def test_an_attempt_without_an_end_says_what_is_known_of_its_orchestrator(
         assert step in plain, form
     ended = passing()
     assert story(ended.ledger, "soak-n12", ended.number, life=life).life is None
+
+
+def test_what_deviates_is_listed_and_a_weaker_registration_is_one_of_it() -> None:
+    view = told(deviating())
+    (sentence, *_) = [line for line in deviation_sentences(view) if line.startswith("burst-drift deviates")]
+    for form, page in every_form(view).items():
+        if form != "json":
+            assert sentence.partition(":")[0] in page.replace("\\", ""), form
+    weak = dataclasses.replace(
+        told(passing()),
+        verdict={**(told(passing()).verdict or {}), "verdict": "DEVIATION"},
+        weaker=({"than_seq": 2, "field": "criterion.burst-floor.value", "old": ">= 3", "new": ">= 1"},),
+    )
+    assert because(weak) == ", with a weaker registration"
+    assert because(told(passing())) == ""
+    page = render_story(weak, fmt="md").partition("## Deaths and deviations")[2].partition("##")[0]
+    assert "The registration is weaker than entry 2" in page
+
+
+def test_what_a_keeper_found_in_a_log_is_not_given_out_as_the_reason() -> None:
+    body = {"reason": "Using None for EOS token", "observed_by": "keeper"}
+    assert last_words(body) == "its log ends: Using None for EOS token"
+    assert last_words({"reason": "no ack", "observed_by": "self"}) == "no ack"
+
+
+def test_a_judgement_of_an_attempt_that_still_runs_is_never_headed_by_its_word_alone() -> None:
+    attempt = passing()
+    document = attempt.ledger.rows[-1].data
+    unclosed = lost()
+    for life, head in (("running", "RUNNING: PASS so far"), ("lost", "LOST: PASS so far")):
+        view = story(unclosed.ledger, "soak-n12", unclosed.number, verdict=document, life=life)  # type: ignore[arg-type]
+        assert verdict_lines(view, 80)[0] == head
+    assert verdict_lines(told(attempt), 80)[0] == "PASS"
 
 
 def test_a_stage_that_ended_with_its_producer_says_that_reps_were_not_reached() -> None:

@@ -8,7 +8,7 @@ import xml.etree.ElementTree as ElementTree
 from told import Attempt, spec
 from told_attempts import empty, failing, interrupted, passing
 
-from templates.plots import HEIGHT, WIDTH, rep_plots
+from templates.plots import HEIGHT, WIDTH, _label_place, rep_plots
 from templates.story import story
 
 
@@ -122,3 +122,14 @@ def test_a_thousand_reps_still_have_few_labels() -> None:
     assert len(marks(burst, "rep")) == 300
     labels = [item for item in burst.iter("text") if item.get("text-anchor") == "middle"]
     assert len(labels) <= 16
+
+
+def test_a_bounds_label_covers_no_point() -> None:
+    y = 100.0
+    assert _label_place(y, 60, []) == (float(WIDTH - 10), y - 4)
+    at_the_end = [(WIDTH - 15.0, y - 8)]
+    right, baseline = _label_place(y, 60, at_the_end)
+    assert baseline == y - 4
+    assert right < WIDTH - 15
+    everywhere_above = [(float(x), y - 8) for x in range(0, WIDTH, 10)]
+    assert _label_place(y, 60, everywhere_above) == (float(WIDTH - 10), y + 12)
