@@ -73,6 +73,7 @@ def blobs_named(data: Any) -> Iterator[tuple[str, str]]:
 
 def _registration(entry: Entry) -> Iterator[ProjectedRow]:
     data = _Data(entry)
+    parent = data.any_integer("parent_seq")
     yield ProjectedRow(
         "campaign",
         {
@@ -82,7 +83,7 @@ def _registration(entry: Entry) -> Iterator[ProjectedRow]:
             "registered_at": entry.recorded_at,
             "spec_sha256": data.text("spec_sha256"),
             "resolved_sha256": data.text("resolved_sha256"),
-            "parent_seq": data.any_integer("parent_seq"),
+            "parent": None if parent is None else str(parent),
             "reason": data.any_text("reason"),
         },
     )

@@ -49,7 +49,8 @@ class CampaignRow:
     registered_at: str
     spec_sha256: str
     resolved_sha256: str
-    parent_seq: int | None
+    parent: str | None
+    """Number of the registration that this one amends."""
     reason: str | None
 
 

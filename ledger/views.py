@@ -1,6 +1,6 @@
 """The SQL of the projections: tables that repeat what the entries say, in columns, and views named for questions.
 
-Insert-only and rebuildable. ``case_name`` is the receipt's ``case``: that word is reserved in SQL.
+Insert-only and rebuildable. ``campaign.parent`` is the number of the registration that is amended. ``case_name`` is the receipt's ``case``: that word is reserved in SQL.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ PROJECTIONS: Final[Mapping[str, str]] = MappingProxyType(
     registered_at TEXT NOT NULL,
     spec_sha256 TEXT NOT NULL,
     resolved_sha256 TEXT NOT NULL,
-    parent_seq INTEGER,
+    parent TEXT,
     reason TEXT
 ) STRICT""",
         "attempt": """CREATE TABLE attempt (

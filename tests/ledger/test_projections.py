@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from ledger_samples import TOOL, record_receipt, still_clock
 
+from campaigns.refusals import read_spec
+from campaigns.registration import register
+from campaigns.registry import LoadedSpec
+from campaigns.spec import resolve
 from ledger import query
 from ledger.audit import verify
 from ledger.home import EvidenceHome
@@ -17,6 +23,7 @@ from ledger.store import Ledger
 from ledger.views import PROJECTIONS
 from receipts.errors import EvidenceError, InputError
 
+SHIPPED = Path(__file__).parents[2] / "campaigns/specs/soak-n12.toml"
 OPEN = {
     "campaign": "soak-n12",
     "family": "bounded-soak",
@@ -38,7 +45,7 @@ REGISTRATION = {
     "resolved_sha256": "sha256:" + "4" * 64,
     "spec": "id = 1",
     "resolved": {},
-    "parent_seq": 0,
+    "parent_seq": None,
     "reason": None,
 }
 RECORD = {"v": 1, "n": 3, "prev": "0" * 64, "lane": "loopback", "host": "here", "boot_id": "b", "clock": "boottime",
@@ -93,6 +100,17 @@ def test_an_attempt_stands_beside_its_end_and_its_verdict(ledger: Ledger) -> Non
     )  # fmt: skip
     assert query.attempts(ledger, "other") == []
     assert [row.campaign for row in query.campaigns(ledger)] == ["soak-n12"]
+
+
+def test_an_amendment_names_the_registration_that_it_amends(ledger: Ledger) -> None:
+    """The document as it is registered: one that nobody writes would prove nothing."""
+    spec = read_spec(SHIPPED.read_bytes(), "spec.toml")
+    loaded = LoadedSpec(spec, SHIPPED.read_bytes(), "spec.toml", None)
+    first = register(ledger, loaded, resolve(spec), None).entry
+    amended = replace(loaded, raw=loaded.raw + b"# a remark")
+    second = register(ledger, amended, resolve(spec), "a remark").entry
+    found = {row.registration_seq: row.parent for row in query.campaigns(ledger)}
+    assert found[second.seq] == str(first.seq)
 
 
 def test_a_later_verdict_of_the_attempt_is_the_one_that_is_shown(ledger: Ledger) -> None:
