@@ -1,6 +1,7 @@
 """The SQL of the projections: tables that repeat what the entries say, in columns, and views named for questions.
 
-Insert-only and rebuildable. ``campaign.parent`` is the number of the registration that is amended. ``case_name`` is the receipt's ``case``: that word is reserved in SQL.
+Insert-only and rebuildable. ``campaign.parent`` is the number of the registration that is amended; ``case_name`` is
+the receipt's ``case``: that word is reserved in SQL.
 """
 
 from __future__ import annotations
