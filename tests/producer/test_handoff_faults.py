@@ -669,6 +669,7 @@ def test_a_receiver_killed_after_some_layers_is_gone_and_says_where() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(25)  # before the silence that also ends it: what ends it is the session's deadline
 def test_a_frozen_receiver_ends_at_the_wall_clock_deadline(tmp_path: Path) -> None:
     """SIGSTOP: the connection stays up and takes no more bytes (FACTS section 6)."""
     data = payload(SMOLLM2, 2048)
@@ -676,12 +677,10 @@ def test_a_frozen_receiver_ends_at_the_wall_clock_deadline(tmp_path: Path) -> No
     with receiver_process(tmp_path, SMOLLM2) as running:
         opened = sender.connect(producer_side(SMOLLM2), running.address, data.bytes, clock=CLOCK, times=times)
         assert running.process.pid is not None
-        started = time.monotonic()
         os.kill(running.process.pid, signal.SIGSTOP)
         try:
             with pytest.raises(WireError) as caught:
                 opened.send(handoff_id(), PROMPT, data.n_tokens, data.tensors, data.digests)
-            assert time.monotonic() - started < 4.0
         finally:
             os.kill(running.process.pid, signal.SIGCONT)
     assert caught.value.code == "deadline"
