@@ -16,7 +16,7 @@ import sqlalchemy as sa
 
 from ledger import checkpoints, schema, seen
 from ledger.connection import Database
-from ledger.edge import Edge, edge_now
+from ledger.edge import Edge, edge_now, nothing_ahead
 from ledger.entry import (
     DOCUMENT_KINDS,
     LEAF_VERSION,
@@ -270,9 +270,10 @@ class Ledger(LedgerReader):
         origin = draft.data["origin"] if edge.frontier.size == 0 else self.origin
         entry = build_entry(_leaf(draft, edge, origin, writer))
         insert(connection, "entry", [entry_values(entry)])
-        insert_nodes(connection, edge.frontier.append(bytes.fromhex(entry.leaf_hash)))
+        with nothing_ahead(entry, self.home.ledger_db):
+            insert_nodes(connection, edge.frontier.append(bytes.fromhex(entry.leaf_hash)))
+            insert_projected(connection, rows_of(entry, self._measure))
         edge.last_leaf = entry.leaf_hash
-        insert_projected(connection, rows_of(entry, self._measure))
         return entry
 
     def _require_writer(self) -> _Writer:
