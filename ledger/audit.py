@@ -17,6 +17,7 @@ from ledger import merkle, note, schema, seen
 from ledger.audit_checkpoints import CheckpointAudit, CheckpointRow
 from ledger.audit_entries import EntriesSeen, EntryPass, NamedFile, Start, from_the_beginning
 from ledger.audit_files import check_blobs, check_files, listed_files, orphans, strays
+from ledger.audit_schema import check_schema
 from ledger.entry import Head, Ref, parse_leaf
 from ledger.files import require_file
 from ledger.findings import AuditReport, Fault, Findings
@@ -86,7 +87,6 @@ def _verify_database(
     audit: _Audit, connection: sqlite3.Connection, *, all: bool, files: bool, listed: list[str]
 ) -> None:
     _check_file(audit, connection)
-    _check_schema(audit, connection)
     _read_genesis(audit, connection)
     checkpoints = CheckpointAudit.read(audit.home, connection, audit.findings, audit.key)
     mark = _mark(audit)
@@ -106,6 +106,7 @@ def _verify_database(
     if size == 0:
         audit.findings.fault(str(audit.home.ledger_db), "the ledger is empty: it has no entries")
     checkpoints.check(connection, found, start.frontier.size)
+    check_schema(connection, audit.findings, str(audit.home.ledger_db), covered=checkpoints.covered)
     _check_mark(audit, mark, found, start.frontier.size)
     _check_evidence(audit, connection, found, files=files, all=all, listed=listed)
     _say_what_is_outside(audit)
@@ -128,53 +129,6 @@ def _check_file(audit: _Audit, connection: sqlite3.Connection) -> None:
     for (message,) in connection.execute("PRAGMA integrity_check"):
         if message != "ok":
             audit.findings.fault(str(audit.home.ledger_db), f"the database is damaged: {message}")
-
-
-def _check_schema(audit: _Audit, connection: sqlite3.Connection) -> None:
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    if version < 1:
-        audit.findings.fault(
-            str(audit.home.ledger_db),
-            "the file does not say which schema it has: its user_version was changed",
-            expected=str(schema.SCHEMA_VERSION),
-            found=str(version),
-        )
-    elif (said := _schema_of_entries(connection)) is not None and version != said:
-        # A newer release says so in an entry: a number in the file alone would keep this SQL from being looked at.
-        audit.findings.fault(
-            str(audit.home.ledger_db),
-            "the file says another schema than its entries: its user_version was changed",
-            expected=str(said),
-            found=str(version),
-        )
-    elif version > schema.SCHEMA_VERSION:
-        audit.findings.not_checked.append(
-            f"the stored SQL: the ledger has schema {version}, this release knows {schema.SCHEMA_VERSION}"
-        )
-        return
-    expected = schema.expected_objects()
-    stored = {(kind, name): sql for kind, name, sql in connection.execute(schema.STORED_OBJECTS)}
-    for kind, name in sorted(expected.keys() | stored.keys()):
-        want, have = expected.get((kind, name)), stored.get((kind, name))
-        if have is None:
-            audit.findings.fault(f"{kind} {name}", "is missing from the database")
-        elif want is None:
-            audit.findings.fault(f"{kind} {name}", "is in the database and not of this schema", found=have)
-        elif want != have:
-            audit.findings.fault(
-                f"{kind} {name}", "was replaced: its SQL is not that of this schema", expected=want, found=have
-            )
-
-
-def _schema_of_entries(connection: sqlite3.Connection) -> int | None:
-    """The schema that genesis names if this release knows it and no later entry names another, else None."""
-    if connection.execute("SELECT 1 FROM entry WHERE kind = 'schema' LIMIT 1").fetchone():
-        return None
-    with contextlib.suppress(EvidenceError, KeyError, TypeError):
-        (body,) = connection.execute("SELECT CAST(body AS BLOB) FROM entry WHERE seq = 0").fetchone()
-        named = parse_leaf(bytes(body), 0)["data"]["schema"]
-        return named if isinstance(named, int) and named <= schema.SCHEMA_VERSION else None
-    return None
 
 
 def _read_genesis(audit: _Audit, connection: sqlite3.Connection) -> None:

@@ -34,7 +34,7 @@ KINDS: Final = frozenset(
 DOCUMENT_KINDS: Final = frozenset({"receipt", "verdict"})
 """Kinds whose ``data`` is a whole document and whose ``ref`` is the file that holds it."""
 
-SIGNED_KINDS: Final = frozenset({"genesis", "registration", "verdict"})
+SIGNED_KINDS: Final = frozenset({"genesis", "registration", "verdict", "schema"})
 """Kinds whose entry is signed over in its own transaction. Before ``attempt_open`` a checkpoint is asked for."""
 
 _KIND: Final = re.compile(r"[a-z][a-z0-9_]{0,63}")

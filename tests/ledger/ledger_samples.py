@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
 from datetime import UTC, datetime
 from typing import Any
 
+from ledger.entry import build_entry
 from ledger.store import Ledger
+from ledger.tables import entry_values
 from receipts.clock import HostClock
 
 TOOL = {"version": "0.1.0", "commit": None}
@@ -41,3 +45,16 @@ def receipt(n: int, *, outcome: str = "acknowledged", attempt: int = 1) -> dict[
 def record_receipt(ledger: Ledger, n: int, **fields: Any) -> None:
     stem = f"soak-n12/attempt-0001/soak/{n:06d}-handoff"
     ledger.record("receipt", stem, f"receipts/{stem}.json", receipt(n, **fields))
+
+
+def forge(ledger: Ledger, kind: str, data: Any, subject: str = "") -> int:
+    """An entry such as whoever can write to the file, and has no key, puts behind the last: nothing else moves."""
+    last = list(ledger.entries())[-1]
+    leaf = {**last.leaf, "seq": last.seq + 1, "prev": last.leaf_hash, "kind": kind, "subject": subject}
+    entry = build_entry({**leaf, "ref": None, "data": data})
+    frontier = ledger.frontier(entry.seq)
+    with contextlib.closing(sqlite3.connect(ledger.home.ledger_db, isolation_level=None)) as connection:
+        connection.execute("INSERT INTO entry VALUES (?, ?, ?, ?, ?, ?, ?)", tuple(entry_values(entry).values()))
+        for (level, index), node in frontier.append(bytes.fromhex(entry.leaf_hash)):
+            connection.execute("INSERT INTO node VALUES (?, ?, ?)", (level, index, node.hex()))
+    return entry.seq

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from ledger_samples import TOOL, record_receipt, still_clock
+from ledger_samples import TOOL, forge, record_receipt, still_clock
 from test_audit import told
 
 from ledger.audit import verify
@@ -84,6 +84,31 @@ def test_a_schema_version_that_no_entry_speaks_of_is_named(
     sql(f"PRAGMA user_version = {version}")
     report = verify(home)
     assert report.ok and f"the ledger has schema {version}, this release knows 1" in str(report.not_checked)
+
+
+def test_a_schema_entry_that_nobody_signed_for_turns_no_check_off(
+    home: EvidenceHome, ledger: Ledger, sql: Callable[..., None]
+) -> None:
+    ledger.append("deviation", "", {"n": 1})
+    forge(ledger, "schema", {"schema": 2})
+    sql("PRAGMA user_version = 2", "DROP TRIGGER entry_no_update", "CREATE TABLE hidden (x)")
+    words = told(verify(home))
+    assert "entry 2: names schema 2, and no checkpoint by the ledger's own key covers it" in words
+    assert "user_version was changed (expected 1, found 2)" in words
+    assert "table hidden: is in the database and not of this schema" in words
+    assert "trigger entry_no_update: is missing from the database" in words
+    assert "the checkpoint that was signed with this schema is missing" in words
+    assert any("entry_no_update" in fault.where for fault in verify(home, all=False).faults)
+
+
+def test_a_schema_that_was_written_into_a_signed_entry_afterwards_does_not_count(
+    home: EvidenceHome, ledger: Ledger, sql: Callable[..., None]
+) -> None:
+    ledger.append("schema", "", {"schema": 1})
+    changed = "UPDATE entry SET body = replace(body, '\"schema\":1', '\"schema\":2') WHERE seq = 1"
+    sql("DROP TRIGGER entry_no_update", changed, "PRAGMA user_version = 2", "CREATE TABLE hidden (x)")
+    words = told(verify(home))
+    assert "table hidden" in words and "trigger entry_no_update" in words and "user_version was changed" in words
 
 
 @pytest.mark.usefixtures("ledger")
