@@ -41,6 +41,7 @@ class _Audit:
     origin: str | None = None
     key: VerifyKey | None = None
     head: Head | None = None
+    has_outsiders: bool = False
 
 
 def verify(
@@ -50,7 +51,8 @@ def verify(
 
     ``all`` False re-reads only the entries behind the last checkpoint that verifies, ``files`` False leaves the
     receipt files and blobs unread; the report says so. Raises nothing for what is wrong with the evidence.
-    A clean verification moves this machine's last-seen mark forward where there is one.
+    A clean verification moves this machine's last-seen mark forward where there is one, but not over entries that
+    came past the machine that signs.
     """
     audit = _Audit(home, os.environ if environ is None else environ, Findings())
     if _is_there(audit):
@@ -62,7 +64,7 @@ def verify(
         except (sqlite3.Error, SoakledgerError) as error:
             audit.findings.fault(str(home.ledger_db), f"the database cannot be read: {error}")
     report = audit.findings.report(str(home.path), audit.origin, audit.head)
-    if report.ok and audit.origin and audit.head:
+    if report.ok and audit.origin and audit.head and not audit.has_outsiders:
         with contextlib.suppress(SoakledgerError):
             seen.advance(seen.Mark(audit.origin, audit.head.size, audit.head.root), audit.environ, create=False)
     return report
@@ -108,6 +110,7 @@ def _verify_database(
     checkpoints.check(connection, found, start.frontier.size)
     check_schema(connection, audit.findings, str(audit.home.ledger_db), covered=checkpoints.covered)
     _check_mark(audit, mark, found, start.frontier.size)
+    _say_what_came_past(audit, max(checkpoints.covered, mark.size if mark else 0))
     _check_evidence(audit, connection, found, files=files, all=all, listed=listed)
     _say_what_is_outside(audit)
 
@@ -178,6 +181,15 @@ def _check_mark(audit: _Audit, mark: seen.Mark | None, found: EntriesSeen, first
             audit.findings.anchored_to.append(f"this machine's last-seen mark over {mark.size} entries")
     elif mark.size < first:
         audit.findings.not_checked.append("the last-seen mark, which lies before the entries that were read")
+
+
+def _say_what_came_past(audit: _Audit, known: int) -> None:
+    if audit.origin is None or audit.head is None or audit.head.size <= known:
+        return
+    with contextlib.suppress(EvidenceError):  # a damaged mark was named
+        audit.has_outsiders = seen.is_outside(audit.origin, audit.head.size, known, audit.environ)
+        if audit.has_outsiders:
+            audit.findings.not_checked.insert(0, seen.outside_words(known, audit.head.size))
 
 
 def _start_at_checkpoint(audit: _Audit, connection: sqlite3.Connection, rows: list[CheckpointRow], size: int) -> Start:

@@ -308,6 +308,12 @@ class Ledger(LedgerReader):
                 where=where,
                 next_step="soakledger ledger verify names every fault",
             )
+        known = max(signed, mark.size if mark else size)
+        if size > known and seen.is_outside(self.origin, size, known, self._environ):
+            if self.read_only:
+                size = known  # looking at entries makes them nobody's: verify goes on telling of them
+            else:
+                _LOG.warning("%s: %s", where, seen.outside_words(known, size))
         with contextlib.suppress(SoakledgerError):
             seen.advance(seen.Mark(self.origin, size, self.root_at(size)), self._environ, create=not self.read_only)
 
