@@ -46,15 +46,18 @@ def rejudge(ledger: Ledger, campaign: str, attempt: int) -> Judged:
     """Judge an attempt again from its entries alone, after checking its evidence.
 
     With a stored verdict, the judge sees what that verdict saw and must give the same bytes. Raises EvidenceError:
-    a missing or different file, a gap in a stage's numbers, or other bytes than the stored verdict's.
+    entries that are not those that were signed, a missing or different file, a gap in a stage's numbers, or other
+    bytes than the stored verdict's.
     """
     subject = f"{campaign}/{attempt}"
     if ledger.latest("attempt_open", subject) is None:
         raise InputError(f"there is no attempt {subject} in this ledger", where=str(ledger.home.path))
-    check_files(ledger, campaign, attempt)
     stored = ledger.latest("verdict", subject)
+    last = ledger.size() - 1
+    _require_signed(ledger, stored, last)
+    check_files(ledger, campaign, attempt)
     if stored is None:
-        return Judged(compute(ledger, campaign, attempt, ledger.size() - 1), None)
+        return Judged(compute(ledger, campaign, attempt, last), None)
     document = compute(ledger, campaign, attempt, int(stored.data["receipts"]["to_seq"]))
     if document["evaluator"] != stored.data["evaluator"]:
         theirs, ours = (item["source_sha256"] for item in (stored.data["evaluator"], document["evaluator"]))
@@ -70,6 +73,31 @@ def rejudge(ledger: Ledger, campaign: str, attempt: int) -> Judged:
             next_step="run `soakledger ledger verify`: one of the entries it rests on is not what it was",
         )
     return Judged(document, stored)
+
+
+def _require_signed(ledger: Ledger, stored: Entry | None, last: int) -> None:
+    """The judge reads entries and trusts them: they are what was signed, and what the stored verdict was given over.
+
+    The tree is built from the bodies for it; the node table, which ``compute`` takes its root from, is derived data.
+    """
+    if stored is None:
+        ledger.require_history(upto=last + 1)
+        return
+    history = ledger.require_history(upto=int(stored.data["receipts"]["to_seq"]) + 1)
+    if history.signed <= stored.seq:
+        raise EvidenceError(
+            "no checkpoint by the ledger's own key covers this verdict: one was signed in the moment it was written",
+            where=f"entry {stored.seq}",
+            next_step="run `soakledger ledger verify`: it names what is missing",
+        )
+    told, found = stored.data["receipts"]["tree_root"], history.roots[int(stored.data["receipts"]["to_seq"]) + 1]
+    if told != found:
+        raise EvidenceError(
+            "the entries are not those that this verdict was given over",
+            where=f"entry {stored.seq}",
+            details=[f"its tree_root {told}", f"that of the entries {found}"],
+            next_step="run `soakledger ledger verify`: it names what was changed",
+        )
 
 
 def compute(ledger: Ledger, campaign: str, attempt: int, to_seq: int) -> dict[str, Any]:

@@ -99,3 +99,11 @@ def publish(temporary: Path, final: Path) -> None:
         raise LedgerExistsError("there is a ledger here already", where=str(final)) from None
     except OSError as error:
         raise HomeError(f"the ledger cannot be made: {error.strerror}", where=str(final)) from None
+
+
+def is_of(final: Path, temporary: Path) -> bool:
+    """Whether a ledger that was interrupted in the making had its name already: then its key must stay."""
+    try:
+        return final.samefile(temporary)
+    except OSError:
+        return False

@@ -27,7 +27,8 @@ from ledger.entry import (
     build_entry,
     require_small,
 )
-from ledger.files import LedgerExistsError, make_file, publish, stored_version
+from ledger.files import LedgerExistsError, is_of, make_file, publish, stored_version
+from ledger.history import History, require_history
 from ledger.home import EvidenceHome
 from ledger.keys import SigningKey, VerifyKey
 from ledger.note import Checkpoint
@@ -115,7 +116,7 @@ class Ledger(LedgerReader):
             _write_genesis(home, temporary, _Writer(clock, tool), key, environ)
             publish(temporary, home.ledger_db)
         except BaseException:
-            if not _is_of(home.ledger_db, temporary):
+            if not is_of(home.ledger_db, temporary):
                 key_file.unlink(missing_ok=True)  # of a ledger that there is not
             raise
         finally:
@@ -214,6 +215,10 @@ class Ledger(LedgerReader):
                 if not any(entry.ref and entry.ref.path == path for entry in self.entries(subject=subject)):
                     (self.home.path / path).unlink()
             raise
+
+    def require_history(self, *, upto: int) -> History:
+        """Hold the entries against all that was signed or seen of them; see ``history.require_history``."""
+        return require_history(self, self.home, upto=upto, mark=seen.read_mark(self.origin, self._environ))
 
     # Signing
 
@@ -373,14 +378,6 @@ def _leaf(draft: Draft, edge: Edge, origin: str, writer: _Writer) -> dict[str, J
         "ref": draft.ref.document() if draft.ref else None,
         "data": draft.data,
     }
-
-
-def _is_of(ledger_db: Path, temporary: Path) -> bool:
-    """Whether a ledger that was interrupted in the making had its name already: then its key must stay."""
-    try:
-        return ledger_db.samefile(temporary)
-    except OSError:
-        return False
 
 
 def _write_genesis(

@@ -7,6 +7,7 @@ import sqlite3
 from datetime import UTC, datetime
 from typing import Any
 
+from ledger import merkle
 from ledger.entry import build_entry
 from ledger.store import Ledger
 from ledger.tables import entry_values
@@ -58,3 +59,24 @@ def forge(ledger: Ledger, kind: str, data: Any, subject: str = "") -> int:
         for (level, index), node in frontier.append(bytes.fromhex(entry.leaf_hash)):
             connection.execute("INSERT INTO node VALUES (?, ?, ?)", (level, index, node.hex()))
     return entry.seq
+
+
+def rewrite(ledger: Ledger, seq: int, old: str, new: str, *, chained: bool) -> None:
+    """Change a body with its leaf_hash; ``chained`` also makes every entry behind it name the new hashes.
+
+    The node table stays as it is: whoever reads heads from it sees the old tree.
+    """
+    entries = list(ledger.entries(seq))
+    with contextlib.closing(sqlite3.connect(ledger.home.ledger_db, isolation_level=None)) as connection:
+        guards = connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'").fetchall()
+        for name, _ in guards:
+            connection.execute(f"DROP TRIGGER {name}")
+        prev = entries[0].prev_hash
+        for entry in entries if chained else entries[:1]:
+            body = entry.body.decode().replace(entry.prev_hash, prev)
+            body = body.replace(old, new) if entry.seq == seq else body
+            row = (body, merkle.leaf_hash(body.encode()).hex(), prev, entry.seq)
+            connection.execute("UPDATE entry SET body = ?, leaf_hash = ?, prev_hash = ? WHERE seq = ?", row)
+            prev = row[1]
+        for _, text in guards:
+            connection.execute(text)
