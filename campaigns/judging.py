@@ -11,6 +11,7 @@ from typing import Any, Final
 from campaigns.evaluator import source_sha256
 from campaigns.verdict import EntryView, judge
 from ledger.entry import Entry, Ref
+from ledger.reading import readable
 from ledger.store import Ledger
 from receipts import canonical
 from receipts.errors import EvidenceError, InputError
@@ -49,6 +50,11 @@ def rejudge(ledger: Ledger, campaign: str, attempt: int) -> Judged:
     entries that are not those that were signed, a missing or different file, a gap in a stage's numbers, or other
     bytes than the stored verdict's.
     """
+    with readable(ledger):
+        return _rejudge(ledger, campaign, attempt)
+
+
+def _rejudge(ledger: Ledger, campaign: str, attempt: int) -> Judged:
     subject = f"{campaign}/{attempt}"
     if ledger.latest("attempt_open", subject) is None:
         raise InputError(f"there is no attempt {subject} in this ledger", where=str(ledger.home.path))
@@ -58,7 +64,7 @@ def rejudge(ledger: Ledger, campaign: str, attempt: int) -> Judged:
     check_files(ledger, campaign, attempt)
     if stored is None:
         return Judged(compute(ledger, campaign, attempt, last), None)
-    document = compute(ledger, campaign, attempt, int(stored.data["receipts"]["to_seq"]))
+    document = compute(ledger, campaign, attempt, _seen_by(stored)[0])
     if document["evaluator"] != stored.data["evaluator"]:
         theirs, ours = (item["source_sha256"] for item in (stored.data["evaluator"], document["evaluator"]))
         raise InputError(
@@ -83,14 +89,15 @@ def _require_signed(ledger: Ledger, stored: Entry | None, last: int) -> None:
     if stored is None:
         ledger.require_history(upto=last + 1)
         return
-    history = ledger.require_history(upto=int(stored.data["receipts"]["to_seq"]) + 1)
+    to_seq, told = _seen_by(stored)
+    history = ledger.require_history(upto=to_seq + 1)
     if history.signed <= stored.seq:
         raise EvidenceError(
             "no checkpoint by the ledger's own key covers this verdict: one was signed in the moment it was written",
             where=f"entry {stored.seq}",
             next_step="run `soakledger ledger verify`: it names what is missing",
         )
-    told, found = stored.data["receipts"]["tree_root"], history.roots[int(stored.data["receipts"]["to_seq"]) + 1]
+    found = history.roots[to_seq + 1]
     if told != found:
         raise EvidenceError(
             "the entries are not those that this verdict was given over",
@@ -100,15 +107,26 @@ def _require_signed(ledger: Ledger, stored: Entry | None, last: int) -> None:
         )
 
 
+def _seen_by(stored: Entry) -> tuple[int, str]:
+    """The last entry that a stored verdict rests on, and the tree up to it."""
+    match stored.data:
+        case {"receipts": {"to_seq": int(to_seq), "tree_root": str(root)}, "evaluator": {"source_sha256": str()}} if (
+            0 <= to_seq < stored.seq
+        ):
+            return to_seq, root
+    raise EvidenceError("this verdict does not say over which entries it was given", where=f"entry {stored.seq}")
+
+
 def compute(ledger: Ledger, campaign: str, attempt: int, to_seq: int) -> dict[str, Any]:
-    """The judge's document over every entry up to ``to_seq``."""
-    views = [
-        EntryView(entry.seq, entry.kind, entry.subject, entry.data)
-        for entry in ledger.entries(0, to_seq, kinds=JUDGED_KINDS)
-    ]
-    # The tree is told at the last entry that was judged, so that judging again up to it gives the same bytes.
-    root = ledger.root_at(views[-1].seq + 1)
-    return judge(views, campaign, attempt, evaluator_sha256=source_sha256(), tree_root=root)
+    """The judge's document over every entry up to ``to_seq``. Raises EvidenceError on one that it cannot read."""
+    with readable(ledger):
+        views = [
+            EntryView(entry.seq, entry.kind, entry.subject, entry.data)
+            for entry in ledger.entries(0, to_seq, kinds=JUDGED_KINDS)
+        ]
+        # The tree is told at the last entry that was judged, so that judging again up to it gives the same bytes.
+        root = ledger.root_at(views[-1].seq + 1)
+        return judge(views, campaign, attempt, evaluator_sha256=source_sha256(), tree_root=root)
 
 
 def store_verdict(ledger: Ledger, campaign: str, attempt: int) -> Judged:

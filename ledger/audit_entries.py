@@ -19,6 +19,7 @@ from ledger.projections import blobs_named
 from ledger.tables import entry_of
 from receipts import canonical
 from receipts.errors import EvidenceError, InputError
+from receipts.shapes import fault_of
 
 PAGE_ENTRIES: Final = 2048
 _PAGE: Final = """SELECT seq, kind, subject, recorded_at, CAST(body AS BLOB), leaf_hash, prev_hash
@@ -184,10 +185,15 @@ class EntryPass:
         entry.__dict__["leaf"] = leaf  # parsed and compared above; the property would do both again
         if entry.kind in DOCUMENT_KINDS:
             self._check_document(entry, ref)
+        misfit = fault_of(entry.kind, leaf["data"])
+        if misfit is not None:
+            self._findings.fault(where, f"this {entry.kind} has not the shape of its kind: {misfit}", entry=entry.seq)
         try:
             self._projected.add(entry)
         except InputError as error:
-            self._findings.fault(where, error.what, entry=entry.seq)
+            self._projected.give_up()
+            if misfit is None:
+                self._findings.fault(where, error.what, entry=entry.seq)
 
     def _note_files(self, entry: Entry, data: Any, ref: Ref | None) -> None:
         if ref is not None:

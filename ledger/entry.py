@@ -108,10 +108,19 @@ class Entry:
                 )
         return leaf
 
-    @property
+    @cached_property
     def data(self) -> Any:
-        """What the entry records."""
-        return self.leaf["data"]
+        """What the entry records. Raises EvidenceError when it has not the shape that readers of its kind need."""
+        from receipts.shapes import fault_of  # imported late: brings pydantic
+
+        data = self.leaf["data"]
+        if fault := fault_of(self.kind, data):
+            raise EvidenceError(
+                f"this {self.kind} has not the shape of its kind: {fault}",
+                where=f"entry {self.seq}",
+                next_step="soakledger ledger verify names every fault",
+            )
+        return data
 
     @property
     def ref(self) -> Ref | None:

@@ -32,7 +32,10 @@ class LedgerReader:
     def origin(self) -> str:
         """The name of this ledger, fixed at genesis."""
         if self._origin is None:
-            self._origin = str(self.genesis().data["origin"])
+            data = self.genesis().data
+            if not isinstance(data, dict) or not isinstance(data.get("origin"), str):
+                raise EvidenceError("genesis names no origin", where="entry 0")
+            self._origin = data["origin"]
         return self._origin
 
     def genesis(self) -> Entry:

@@ -95,10 +95,14 @@ def test_a_verdicts_file_that_says_something_else_stays_an_orphan_and_bars_nothi
 ) -> None:
     put(ledger, clean_attempt())
     killed_at_the_entry(ledger, monkeypatch)
-    ledger.append("deviation", "soak-n12/1", {"what": "clock", "text": "", "evidence": {}})
+    ledger.append(
+        "deviation", "soak-n12/1", {"campaign": "soak-n12", "attempt": 1, "what": "clock", "text": "", "evidence": {}}
+    )
     judging.store_verdict(ledger, "soak-n12", 1)
     killed_at_the_entry(ledger, monkeypatch)
-    ledger.append("deviation", "soak-n12/1", {"what": "clock", "text": "", "evidence": {}})
+    ledger.append(
+        "deviation", "soak-n12/1", {"campaign": "soak-n12", "attempt": 1, "what": "clock", "text": "", "evidence": {}}
+    )
     judging.store_verdict(ledger, "soak-n12", 1)
     # The names go on behind files as well as behind entries.
     assert list(refs(verdicts(ledger))) == ["SOAK_VERDICT.2.json", "SOAK_VERDICT.4.json"]

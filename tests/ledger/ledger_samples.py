@@ -16,6 +16,15 @@ from receipts.clock import HostClock
 TOOL = {"version": "0.1.0", "commit": None}
 BOOT = "6f1d0f0a-4f4e-4f27-9d5c-0d3a5f7a2b11"
 
+OPENED: dict[str, Any] = {
+    "campaign": "soak-n12", "family": "bounded-soak", "attempt": 1, "rehearsal": False, "registration_seq": 1,
+    "spec_sha256": "sha256:" + "3" * 64, "resolved_sha256": "sha256:" + "4" * 64, "lane": "loopback",
+    "lane_sha256": "sha256:" + "7" * 64, "identity": "sha256:" + "1" * 64, "cache_identity": "sha256:" + "2" * 64,
+    "enrollment_seq": 0, "checkpoint_note_sha256": "sha256:" + "8" * 64, "prev_attempt_open": None,
+    "attempts_before": 0, "host": "here", "boot_id": "b", "clock": "boottime", "at_ns": "1", "pid": 4711,
+    "start_ticks": "81231",
+}  # fmt: skip
+
 
 def still_clock() -> HostClock:
     return HostClock(

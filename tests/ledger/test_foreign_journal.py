@@ -37,7 +37,7 @@ def plant(database: Path, victim: Path) -> Path:
 
 @pytest.fixture(params=["mark", "key"])
 def victim(request: pytest.FixtureRequest, ledger: Ledger) -> Path:
-    ledger.append("deviation", "", {"n": 1})
+    ledger.append("noted", "", {"n": 1})
     return (mark_path if request.param == "mark" else key_path)(ledger.origin, os.environ)
 
 
@@ -61,7 +61,7 @@ def test_an_open_ledger_does_not_obey_one_that_appears_later(
     with reopen(read_only=access == "read") as again:
         plant(home.ledger_db, victim)
         with pytest.raises(EvidenceError, match=FOREIGN):
-            _ = again.size() if access == "read" else again.append("deviation", "", {"n": 2})
+            _ = again.size() if access == "read" else again.append("noted", "", {"n": 2})
     assert victim.exists()
 
 
@@ -78,7 +78,7 @@ def test_one_beside_the_file_that_a_link_leads_to_is_seen(
 
 
 def test_the_journal_of_a_killed_writer_is_still_rolled_back(home: EvidenceHome, ledger: Ledger) -> None:
-    ledger.append_many([("deviation", "", {"text": "x" * 5000})] * 20)
+    ledger.append_many([("noted", "", {"text": "x" * 5000})] * 20)
     head, journal = ledger.head(), home.ledger_db.with_name("ledger.db-journal")
     ledger.close()
     writer = sqlite3.connect(home.ledger_db, isolation_level=None)

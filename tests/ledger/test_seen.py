@@ -101,10 +101,10 @@ def test_a_mark_that_is_being_written_is_not_read(tmp_path: Path) -> None:
 def test_entries_that_came_past_the_machine_that_signs_are_told_of_until_it_writes_again(
     home: EvidenceHome, ledger: Ledger, reopen: Callable[..., Ledger], caplog: pytest.LogCaptureFixture
 ) -> None:
-    ledger.append("deviation", "", {"n": 1})
+    ledger.append("noted", "", {"n": 1})
     assert not [line for line in verify(home).not_checked if "who wrote" in line]
-    forge(ledger, "deviation", {"n": 2})
-    forge(ledger, "deviation", {"n": 3})
+    forge(ledger, "noted", {"n": 2})
+    forge(ledger, "noted", {"n": 3})
     words = "who wrote entries 2 … 3 (2 of them): no checkpoint covers them"
     for _ in range(2):  # neither reading nor verifying takes them for seen
         report = verify(home)
@@ -123,7 +123,7 @@ def test_a_machine_that_does_not_sign_or_never_wrote_tells_of_no_such_entries(
     home: EvidenceHome, ledger: Ledger, lost: str
 ) -> None:
     (key_path if lost == "key" else seen.mark_path)(ledger.origin, os.environ).unlink()
-    forge(ledger, "deviation", {"n": 1})
+    forge(ledger, "noted", {"n": 1})
     report = verify(home)
     assert report.ok and not [line for line in report.not_checked if "who wrote" in line]
     assert any("no checkpoint covers them yet" in line for line in report.not_checked)
