@@ -20,15 +20,18 @@ from ledger.audit_files import check_blobs, check_files, listed_files, orphans, 
 from ledger.audit_schema import check_schema
 from ledger.entry import Head, Ref, parse_leaf
 from ledger.files import require_file
-from ledger.findings import AuditReport, Fault, Findings
+from ledger.findings import UNREADABLE, AuditReport, Fault, Findings
 from ledger.home import EvidenceHome
 from ledger.keys import VerifyKey, key_path
 from ledger.projections import blobs_named
+from receipts.canonical import MAX_SAFE_INTEGER
 from receipts.errors import EvidenceError, SoakledgerError
 
 __all__ = ["AuditReport", "Fault", "verify"]
 
 _ENTRY_TAIL: Final = "SELECT CAST(body AS BLOB), seq FROM entry WHERE seq >= ? ORDER BY seq"
+
+_NUMBERED: Final = f"typeof(seq) = 'integer' AND seq BETWEEN 0 AND {MAX_SAFE_INTEGER}"
 
 
 @dataclass
@@ -61,7 +64,7 @@ def verify(
         try:
             with contextlib.closing(_connect(home)) as connection:
                 _verify_database(audit, connection, all=all, files=files, listed=listed)
-        except (sqlite3.Error, SoakledgerError) as error:
+        except (sqlite3.Error, SoakledgerError, *UNREADABLE) as error:
             audit.findings.fault(str(home.ledger_db), f"the database cannot be read: {error}")
     report = audit.findings.report(str(home.path), audit.origin, audit.head)
     if report.ok and audit.origin and audit.head and not audit.has_outsiders:
@@ -88,31 +91,56 @@ def _connect(home: EvidenceHome) -> sqlite3.Connection:
 def _verify_database(
     audit: _Audit, connection: sqlite3.Connection, *, all: bool, files: bool, listed: list[str]
 ) -> None:
-    _check_file(audit, connection)
-    _read_genesis(audit, connection)
+    # Whatever bytes stand in a column are read, to be named; bytes that are no UTF-8 equal no text of ours.
+    connection.text_factory = lambda data: data.decode("utf-8", "surrogateescape")
+    reading, database = audit.findings.reading, str(audit.home.ledger_db)
+    with reading(database):
+        _check_file(audit, connection)
+    with reading("entry 0"):
+        _read_genesis(audit, connection)
     checkpoints = CheckpointAudit.read(audit.home, connection, audit.findings, audit.key)
     mark = _mark(audit)
-    # Read last: what the marks and checkpoints speak of was there before.
-    (last,) = connection.execute("SELECT max(seq) FROM entry").fetchone()
-    size = 0 if last is None else last + 1
-    start = from_the_beginning() if all else _start_at_checkpoint(audit, connection, checkpoints.rows, size)
-    found = EntryPass(
+    size, start = 0, from_the_beginning()
+    with reading("table entry"):
+        # Read last: what the marks and checkpoints speak of was there before.
+        size = _size(audit, connection)
+        start = start if all else _start_at_checkpoint(audit, connection, checkpoints.rows, size)
+    entries = EntryPass(
         connection,
         audit.findings,
         size=size,
         origin=audit.origin,
         start=start,
         wanted_sizes=checkpoints.sizes | ({mark.size} if mark else set()),
-    ).run()
+    )
+    with reading("table entry"):
+        entries.run()
+    found = entries.seen
     audit.head = found.head
     if size == 0:
-        audit.findings.fault(str(audit.home.ledger_db), "the ledger is empty: it has no entries")
-    checkpoints.check(connection, found, start.frontier.size)
-    check_schema(connection, audit.findings, str(audit.home.ledger_db), covered=checkpoints.covered)
+        audit.findings.fault(database, "the ledger is empty: it has no entries")
+    with reading("table checkpoint"):
+        checkpoints.check(connection, found, start.frontier.size)
+    with reading(database):
+        check_schema(connection, audit.findings, database, covered=checkpoints.covered)
     _check_mark(audit, mark, found, start.frontier.size)
     _say_what_came_past(audit, max(checkpoints.covered, mark.size if mark else 0))
-    _check_evidence(audit, connection, found, files=files, all=all, listed=listed)
+    with reading(str(audit.home.path)):
+        _check_evidence(audit, connection, found, files=files, all=all, listed=listed)
     _say_what_is_outside(audit)
+
+
+def _size(audit: _Audit, connection: sqlite3.Connection) -> int:
+    """The number of entries, by their numbers; rows whose number can be none are named and left out."""
+    (last,) = connection.execute("SELECT max(seq) FROM entry").fetchone()
+    (first,) = connection.execute("SELECT min(seq) FROM entry").fetchone()
+    if last is None:
+        return 0
+    if not (isinstance(first, int) and isinstance(last, int) and 0 <= first <= last <= MAX_SAFE_INTEGER):
+        (last,) = connection.execute(f"SELECT max(seq) FROM entry WHERE {_NUMBERED}").fetchone()
+        (rest,) = connection.execute(f"SELECT count(*) FROM entry WHERE NOT ({_NUMBERED})").fetchone()
+        audit.findings.fault("table entry", f"{rest} rows have a number that no entry can have")
+    return 0 if last is None else int(last) + 1
 
 
 def _check_file(audit: _Audit, connection: sqlite3.Connection) -> None:
@@ -198,7 +226,7 @@ def _start_at_checkpoint(audit: _Audit, connection: sqlite3.Connection, rows: li
         try:
             checkpoint = note.verify_checkpoint(row.note, audit.key) if audit.key else None
             start = _stored_start(connection, row.size)
-        except (EvidenceError, ValueError, TypeError):
+        except (EvidenceError, *UNREADABLE):
             continue
         if checkpoint and checkpoint.size == row.size and checkpoint.root == "sha256:" + start.frontier.root().hex():
             audit.findings.not_checked.append(f"entries 0 … {row.size - 1}, which the checkpoint over them stands for")

@@ -62,10 +62,17 @@ class CheckpointAudit:
         sized = {name: size for name in names if (size := size_in_name(name)) is not None}
         findings.orphans += [f"checkpoints/{name}" for name in names if name not in sized]
         try:
-            rows = [CheckpointRow(row[0], row[1], row[2], bytes(row[3])) for row in connection.execute(_ROWS)]
-        except (sqlite3.Error, TypeError) as error:  # a table that was made anew holds anything
+            stored = connection.execute(_ROWS).fetchall()
+        except sqlite3.Error as error:
             findings.fault("table checkpoint", f"cannot be read: {error}")
-            rows = []
+            stored = []
+        rows = []
+        for row in stored:  # a table that was made anew holds anything
+            match row:
+                case (int(size), str(key_id), str(root), bytes(data)):
+                    rows.append(CheckpointRow(size, key_id, root, data))
+                case _:
+                    findings.fault("table checkpoint", "holds a row that is no checkpoint", found=row)
         return cls(home, findings, key, rows, sorted(sized.values()))
 
     @property

@@ -54,7 +54,8 @@ class StoredNodes:
         ahead = self._ahead.setdefault(level, [])
         if not ahead or ahead[-1][0] > index:
             # Kept in reverse, so that the next one is popped from the end.
-            ahead[:] = self._connection.execute(_NODES, (level, index, 1024)).fetchall()[::-1]
+            found = self._connection.execute(_NODES, (level, index, 1024)).fetchall()
+            ahead[:] = [row for row in found[::-1] if isinstance(row[0], int)]
         if ahead and ahead[-1][0] == index:
             return str(ahead.pop()[1])
         return None

@@ -185,6 +185,12 @@ def translated(path: Path) -> Iterator[None]:
         raise
     except (sa.exc.DBAPIError, sqlite3.Error) as error:
         raise _our_error(error, path) from error
+    except UnicodeDecodeError as error:  # of SQLite's own words, when the schema holds a name that is no text
+        raise EvidenceError(
+            f"the database is damaged: {error}",
+            where=str(path),
+            next_step="soakledger ledger verify names every fault",
+        ) from error
 
 
 def _recover(path: Path) -> None:

@@ -167,6 +167,20 @@ def require_small(kind: str, subject: str, data: bytes) -> None:
         )
 
 
+def require_own_ref(kind: str, data: JsonValue, ref: Ref | None) -> None:
+    """Refuse a document without a ref, or with one that is not that of its own file."""
+    if kind not in DOCUMENT_KINDS:
+        return
+    if ref is None:
+        raise InputError(f"a {kind} entry names the file of its document, and this one names none")
+    expected = Ref.of(ref.path, canonical.file_bytes(data))
+    if expected != ref:
+        raise InputError(
+            f"the ref says {ref.size} bytes {ref.sha256} but the document has {expected.size} bytes {expected.sha256}",
+            where=ref.path,
+        )
+
+
 def build_entry(leaf: dict[str, JsonValue]) -> Entry:
     """The entry of a leaf whose members are given. Raises InputError when no ledger may hold it."""
     kind, subject, where = leaf["kind"], leaf["subject"], f"{leaf['kind']} entry"

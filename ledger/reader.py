@@ -51,7 +51,13 @@ class LedgerReader:
     def size(self) -> int:
         """Number of entries."""
         ((last,),) = self.fetch(sa.select(sa.func.max(ENTRY.c.seq)))
-        return 0 if last is None else int(last) + 1
+        if last is not None and not isinstance(last, int):
+            raise EvidenceError(
+                "the last entry has a number that is none",
+                where="table entry",
+                next_step="soakledger ledger verify names every fault",
+            )
+        return 0 if last is None else last + 1
 
     def head(self) -> Head:
         """Size and root now."""

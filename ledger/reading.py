@@ -10,6 +10,7 @@ import contextlib
 from collections.abc import Iterator
 
 from ledger.audit import verify
+from ledger.findings import UNREADABLE
 from ledger.store import Ledger
 from receipts.errors import EvidenceError, SoakledgerError
 

@@ -18,16 +18,17 @@ from ledger import checkpoints, schema, seen
 from ledger.connection import Database
 from ledger.edge import Edge, edge_now, nothing_ahead
 from ledger.entry import (
-    DOCUMENT_KINDS,
     LEAF_VERSION,
     SIGNED_KINDS,
     Entry,
     Head,
     Ref,
     build_entry,
+    require_own_ref,
     require_small,
 )
 from ledger.files import LedgerExistsError, is_of, make_file, publish, stored_version
+from ledger.findings import UNREADABLE
 from ledger.history import History, require_history
 from ledger.home import EvidenceHome
 from ledger.keys import SigningKey, VerifyKey
@@ -44,6 +45,7 @@ from receipts.store import make_folder, write_exclusive
 __all__ = ["Draft", "Entry", "Head", "Ledger", "LedgerReader", "Ref"]
 
 ORIGIN_DOMAIN: Final = "soakledger.invalid"
+_VERIFY: Final = "soakledger ledger verify names every fault"
 _LOG: Final = logging.getLogger("soakledger.ledger")
 
 
@@ -152,6 +154,11 @@ class Ledger(LedgerReader):
         try:
             ledger._require_continuation()
             ledger._complete_checkpoints()
+        except UNREADABLE as error:
+            ledger.close()
+            raise EvidenceError(
+                f"what is stored cannot be read: {error}", where=str(home.ledger_db), next_step=_VERIFY
+            ) from error
         except BaseException:
             ledger.close()
             raise
@@ -176,14 +183,14 @@ class Ledger(LedgerReader):
 
     def append(self, kind: str, subject: str, data: JsonValue, ref: Ref | None = None) -> Entry:
         """Add one entry, durably. Raises InputError (no ledger may hold it), HomeError, BusyError, EvidenceError."""
-        _require_own_ref(kind, data, ref)
+        require_own_ref(kind, data, ref)
         return self._append(lambda _: (Draft(kind, subject, data, ref),))[0]
 
     def append_many(self, drafts: Iterable[Draft | Sequence[Any]]) -> list[Entry]:
         """Add several entries in one transaction: all or none. Items are Draft or (kind, subject, data[, ref])."""
         listed = [Draft(*item) for item in drafts]
         for draft in listed:
-            _require_own_ref(draft.kind, draft.data, draft.ref)
+            require_own_ref(draft.kind, draft.data, draft.ref)
         return self._append(lambda _: listed)
 
     def append_built(self, kind: str, build: Callable[[LedgerReader], tuple[str, JsonValue, Ref | None]]) -> Entry:
@@ -191,7 +198,7 @@ class Ledger(LedgerReader):
 
         def make(reader: LedgerReader) -> tuple[Draft]:
             draft = Draft(kind, *build(reader))
-            _require_own_ref(kind, draft.data, draft.ref)
+            require_own_ref(kind, draft.data, draft.ref)
             return (draft,)
 
         return self._append(make)[0]
@@ -311,7 +318,7 @@ class Ledger(LedgerReader):
             raise EvidenceError(
                 f"the ledger's first {mark.size} entries are not those that this machine saw before",
                 where=where,
-                next_step="soakledger ledger verify names every fault",
+                next_step=_VERIFY,
             )
         known = max(signed, mark.size if mark else size)
         if size > known and seen.is_outside(self.origin, size, known, self._environ):
@@ -347,20 +354,6 @@ class Ledger(LedgerReader):
         except SoakledgerError as error:
             # The entry is durable: to raise now would say that it is not. An older mark only sees less.
             _LOG.warning("the last-seen mark did not move: %s", error)
-
-
-def _require_own_ref(kind: str, data: JsonValue, ref: Ref | None) -> None:
-    """Refuse a document without a ref, or with one that is not that of its own file."""
-    if kind not in DOCUMENT_KINDS:
-        return
-    if ref is None:
-        raise InputError(f"a {kind} entry names the file of its document, and this one names none")
-    expected = Ref.of(ref.path, canonical.file_bytes(data))
-    if expected != ref:
-        raise InputError(
-            f"the ref says {ref.size} bytes {ref.sha256} but the document has {expected.size} bytes {expected.sha256}",
-            where=ref.path,
-        )
 
 
 def _leaf(draft: Draft, edge: Edge, origin: str, writer: _Writer) -> dict[str, JsonValue]:
