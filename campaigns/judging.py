@@ -11,6 +11,7 @@ from typing import Any, Final
 from campaigns.evaluator import source_sha256
 from campaigns.verdict import EntryView, judge
 from ledger.entry import Entry, Ref
+from ledger.reading import readable
 from ledger.store import Ledger
 from receipts import canonical
 from receipts.errors import EvidenceError, InputError
@@ -46,16 +47,24 @@ def rejudge(ledger: Ledger, campaign: str, attempt: int) -> Judged:
     """Judge an attempt again from its entries alone, after checking its evidence.
 
     With a stored verdict, the judge sees what that verdict saw and must give the same bytes. Raises EvidenceError:
-    a missing or different file, a gap in a stage's numbers, or other bytes than the stored verdict's.
+    entries that are not those that were signed, a missing or different file, a gap in a stage's numbers, or other
+    bytes than the stored verdict's.
     """
+    with readable(ledger):
+        return _rejudge(ledger, campaign, attempt)
+
+
+def _rejudge(ledger: Ledger, campaign: str, attempt: int) -> Judged:
     subject = f"{campaign}/{attempt}"
     if ledger.latest("attempt_open", subject) is None:
         raise InputError(f"there is no attempt {subject} in this ledger", where=str(ledger.home.path))
-    check_files(ledger, campaign, attempt)
     stored = ledger.latest("verdict", subject)
+    last = ledger.size() - 1
+    _require_signed(ledger, stored, last)
+    check_files(ledger, campaign, attempt)
     if stored is None:
-        return Judged(compute(ledger, campaign, attempt, ledger.size() - 1), None)
-    document = compute(ledger, campaign, attempt, int(stored.data["receipts"]["to_seq"]))
+        return Judged(compute(ledger, campaign, attempt, last), None)
+    document = compute(ledger, campaign, attempt, _seen_by(stored)[0])
     if document["evaluator"] != stored.data["evaluator"]:
         theirs, ours = (item["source_sha256"] for item in (stored.data["evaluator"], document["evaluator"]))
         raise InputError(
@@ -72,15 +81,52 @@ def rejudge(ledger: Ledger, campaign: str, attempt: int) -> Judged:
     return Judged(document, stored)
 
 
+def _require_signed(ledger: Ledger, stored: Entry | None, last: int) -> None:
+    """The judge reads entries and trusts them: they are what was signed, and what the stored verdict was given over.
+
+    The tree is built from the bodies for it; the node table, which ``compute`` takes its root from, is derived data.
+    """
+    if stored is None:
+        ledger.require_history(upto=last + 1)
+        return
+    to_seq, told = _seen_by(stored)
+    history = ledger.require_history(upto=to_seq + 1)
+    if history.signed <= stored.seq:
+        raise EvidenceError(
+            "no checkpoint by the ledger's own key covers this verdict: one was signed in the moment it was written",
+            where=f"entry {stored.seq}",
+            next_step="run `soakledger ledger verify`: it names what is missing",
+        )
+    found = history.roots[to_seq + 1]
+    if told != found:
+        raise EvidenceError(
+            "the entries are not those that this verdict was given over",
+            where=f"entry {stored.seq}",
+            details=[f"its tree_root {told}", f"that of the entries {found}"],
+            next_step="run `soakledger ledger verify`: it names what was changed",
+        )
+
+
+def _seen_by(stored: Entry) -> tuple[int, str]:
+    """The last entry that a stored verdict rests on, and the tree up to it."""
+    match stored.data:
+        case {"receipts": {"to_seq": int(to_seq), "tree_root": str(root)}, "evaluator": {"source_sha256": str()}} if (
+            0 <= to_seq < stored.seq
+        ):
+            return to_seq, root
+    raise EvidenceError("this verdict does not say over which entries it was given", where=f"entry {stored.seq}")
+
+
 def compute(ledger: Ledger, campaign: str, attempt: int, to_seq: int) -> dict[str, Any]:
-    """The judge's document over every entry up to ``to_seq``."""
-    views = [
-        EntryView(entry.seq, entry.kind, entry.subject, entry.data)
-        for entry in ledger.entries(0, to_seq, kinds=JUDGED_KINDS)
-    ]
-    # The tree is told at the last entry that was judged, so that judging again up to it gives the same bytes.
-    root = ledger.root_at(views[-1].seq + 1)
-    return judge(views, campaign, attempt, evaluator_sha256=source_sha256(), tree_root=root)
+    """The judge's document over every entry up to ``to_seq``. Raises EvidenceError on one that it cannot read."""
+    with readable(ledger):
+        views = [
+            EntryView(entry.seq, entry.kind, entry.subject, entry.data)
+            for entry in ledger.entries(0, to_seq, kinds=JUDGED_KINDS)
+        ]
+        # The tree is told at the last entry that was judged, so that judging again up to it gives the same bytes.
+        root = ledger.root_at(views[-1].seq + 1)
+        return judge(views, campaign, attempt, evaluator_sha256=source_sha256(), tree_root=root)
 
 
 def store_verdict(ledger: Ledger, campaign: str, attempt: int) -> Judged:

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from campaigns import judging
 from ledger.entry import Entry
+from ledger.reading import readable
 from ledger.store import Ledger
 from producer.host import linux
 from producer.journal import Journal
@@ -66,6 +67,11 @@ def started_producer(ledger: Ledger, journal: Journal, instance: Instance) -> bo
     Its ritual receipt says so; an orchestrator that was killed while the producer loaded left only the intent, and
     then the journal does: the first ritual after the intent, and the first start after that.
     """
+    with readable(ledger):
+        return _started_producer(ledger, journal, instance)
+
+
+def _started_producer(ledger: Ledger, journal: Journal, instance: Instance) -> bool:
     for entry in ledger.entries(kinds={"attempt_abandoned"}):
         prefix = attempt_folder(entry.data["campaign"], entry.data["attempt"]) + "/"
         intent: dict[str, Any] | None = None

@@ -24,6 +24,7 @@ from campaigns.stages.outcome import StageOutcome
 from campaigns.terms import check_against_model
 from ledger.entry import Entry, Ref
 from ledger.reader import LedgerReader
+from ledger.reading import readable
 from ledger.store import Ledger
 from producer import identity as identities
 from producer import lease, receiving, ritual
@@ -32,7 +33,7 @@ from producer.instance import Artefacts
 from producer.journal import Journal
 from producer.lane import Lane, require_built
 from receipts.clock import HostClock
-from receipts.errors import BusyError, FaultsError, IdentityError, InputError, LaneError, SoakledgerError
+from receipts.errors import BusyError, EvidenceError, FaultsError, IdentityError, InputError, LaneError, SoakledgerError
 from receipts.kinds import Instance
 from receipts.leaves import AttemptClose, AttemptOpen, Cleanup, Ended, Enrollment
 from receipts.store import BlobStore
@@ -67,11 +68,12 @@ def launch(
         _require_free(lane)
         intake = Intake(ledger, Journal(lane.producer.work_dir, lane.name, clock))
         intake.take()  # before lost attempts are judged: what the journal says of them belongs to their evidence
-        for verdict in abandon_lost(ledger, clock, lane.name):
-            progress.say(f"{verdict.subject} was lost; it is closed now and judged {verdict.data['verdict']}")
-        for verdict in judge_late_records(ledger, lane.name):
-            told = f"{verdict.subject} is judged again, {verdict.data['verdict']}"
-            progress.say(f"what the journal told late belongs to an attempt: {told}")
+        with readable(ledger):
+            for verdict in abandon_lost(ledger, clock, lane.name):
+                progress.say(f"{verdict.subject} was lost; it is closed now and judged {verdict.data['verdict']}")
+            for verdict in judge_late_records(ledger, lane.name):
+                told = f"{verdict.subject} is judged again, {verdict.data['verdict']}"
+                progress.say(f"what the journal told late belongs to an attempt: {told}")
         opened = _open(ledger, lane, registered, enrollment, clock)
         attempt = _attempt(ledger, lane, opened, clock, enrollment)
         note_holder(lock, attempt.subject)
@@ -93,6 +95,12 @@ def current_enrollment(ledger: Ledger, lane: Lane) -> Entry:
             next_step=f"run `soakledger lane enroll --lane {lane.source}`",
         )
     data = Enrollment.read(entry.data)
+    if identities.digest(data.identity) != data.identity_sha256:
+        raise EvidenceError(
+            "this enrollment holds another identity than the one whose digest it names",
+            where=f"entry {entry.seq}",
+            next_step="run `soakledger ledger verify`",
+        )
     found = identities.digest(identities.read(lane.producer.identity))
     if data.identity_sha256 != found:
         raise IdentityError(

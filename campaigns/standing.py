@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from campaigns.lost import is_running
 from ledger.query import AttemptRow
 from ledger.store import Ledger
+from receipts.errors import EvidenceError
 from receipts.kinds import attempt_folder
 from receipts.leaves import AttemptOpen
 from templates.story import Life
@@ -29,7 +30,14 @@ def standing_of(ledger: Ledger, row: AttemptRow, now: datetime | None = None) ->
     if row.ended is not None or row.verdict is not None:
         how = f"{row.ended}, the producer died" if _has_death(ledger, attempt) else str(row.ended)
         return Standing(attempt, row.verdict or "no verdict", how, row.opened_at)
-    opened = AttemptOpen.read(ledger.entry(row.open_seq).data)
+    entry = next(iter(ledger.entries(row.open_seq, row.open_seq, kinds={"attempt_open"}, subject=attempt)), None)
+    if entry is None:
+        raise EvidenceError(
+            f"table attempt has this attempt, and entry {row.open_seq} did not open it",
+            where=attempt,
+            next_step="soakledger ledger verify names it; soakledger ledger reproject takes it away",
+        )
+    opened = AttemptOpen.read(entry.data)
     sign = f"last sign of life {_age_s(_last_sign(ledger, row), now or datetime.now(UTC))} s ago"
     if is_running(opened):
         return Standing(attempt, "RUNNING", f"pid {opened.pid}, {sign}", row.opened_at)

@@ -17,17 +17,21 @@ from ledger import merkle, note, schema, seen
 from ledger.audit_checkpoints import CheckpointAudit, CheckpointRow
 from ledger.audit_entries import EntriesSeen, EntryPass, NamedFile, Start, from_the_beginning
 from ledger.audit_files import check_blobs, check_files, listed_files, orphans, strays
+from ledger.audit_schema import check_schema
 from ledger.entry import Head, Ref, parse_leaf
 from ledger.files import require_file
-from ledger.findings import AuditReport, Fault, Findings
+from ledger.findings import UNREADABLE, AuditReport, Fault, Findings
 from ledger.home import EvidenceHome
 from ledger.keys import VerifyKey, key_path
 from ledger.projections import blobs_named
+from receipts.canonical import MAX_SAFE_INTEGER
 from receipts.errors import EvidenceError, SoakledgerError
 
 __all__ = ["AuditReport", "Fault", "verify"]
 
 _ENTRY_TAIL: Final = "SELECT CAST(body AS BLOB), seq FROM entry WHERE seq >= ? ORDER BY seq"
+
+_NUMBERED: Final = f"typeof(seq) = 'integer' AND seq BETWEEN 0 AND {MAX_SAFE_INTEGER}"
 
 
 @dataclass
@@ -40,6 +44,7 @@ class _Audit:
     origin: str | None = None
     key: VerifyKey | None = None
     head: Head | None = None
+    has_outsiders: bool = False
 
 
 def verify(
@@ -49,7 +54,8 @@ def verify(
 
     ``all`` False re-reads only the entries behind the last checkpoint that verifies, ``files`` False leaves the
     receipt files and blobs unread; the report says so. Raises nothing for what is wrong with the evidence.
-    A clean verification moves this machine's last-seen mark forward where there is one.
+    A clean verification moves this machine's last-seen mark forward where there is one, but not over entries that
+    came past the machine that signs.
     """
     audit = _Audit(home, os.environ if environ is None else environ, Findings())
     if _is_there(audit):
@@ -58,10 +64,10 @@ def verify(
         try:
             with contextlib.closing(_connect(home)) as connection:
                 _verify_database(audit, connection, all=all, files=files, listed=listed)
-        except (sqlite3.Error, SoakledgerError) as error:
+        except (sqlite3.Error, SoakledgerError, *UNREADABLE) as error:
             audit.findings.fault(str(home.ledger_db), f"the database cannot be read: {error}")
     report = audit.findings.report(str(home.path), audit.origin, audit.head)
-    if report.ok and audit.origin and audit.head:
+    if report.ok and audit.origin and audit.head and not audit.has_outsiders:
         with contextlib.suppress(SoakledgerError):
             seen.advance(seen.Mark(audit.origin, audit.head.size, audit.head.root), audit.environ, create=False)
     return report
@@ -85,30 +91,56 @@ def _connect(home: EvidenceHome) -> sqlite3.Connection:
 def _verify_database(
     audit: _Audit, connection: sqlite3.Connection, *, all: bool, files: bool, listed: list[str]
 ) -> None:
-    _check_file(audit, connection)
-    _check_schema(audit, connection)
-    _read_genesis(audit, connection)
+    # Whatever bytes stand in a column are read, to be named; bytes that are no UTF-8 equal no text of ours.
+    connection.text_factory = lambda data: data.decode("utf-8", "surrogateescape")
+    reading, database = audit.findings.reading, str(audit.home.ledger_db)
+    with reading(database):
+        _check_file(audit, connection)
+    with reading("entry 0"):
+        _read_genesis(audit, connection)
     checkpoints = CheckpointAudit.read(audit.home, connection, audit.findings, audit.key)
     mark = _mark(audit)
-    # Read last: what the marks and checkpoints speak of was there before.
-    (last,) = connection.execute("SELECT max(seq) FROM entry").fetchone()
-    size = 0 if last is None else last + 1
-    start = from_the_beginning() if all else _start_at_checkpoint(audit, connection, checkpoints.rows, size)
-    found = EntryPass(
+    size, start = 0, from_the_beginning()
+    with reading("table entry"):
+        # Read last: what the marks and checkpoints speak of was there before.
+        size = _size(audit, connection)
+        start = start if all else _start_at_checkpoint(audit, connection, checkpoints.rows, size)
+    entries = EntryPass(
         connection,
         audit.findings,
         size=size,
         origin=audit.origin,
         start=start,
         wanted_sizes=checkpoints.sizes | ({mark.size} if mark else set()),
-    ).run()
+    )
+    with reading("table entry"):
+        entries.run()
+    found = entries.seen
     audit.head = found.head
     if size == 0:
-        audit.findings.fault(str(audit.home.ledger_db), "the ledger is empty: it has no entries")
-    checkpoints.check(connection, found, start.frontier.size)
+        audit.findings.fault(database, "the ledger is empty: it has no entries")
+    with reading("table checkpoint"):
+        checkpoints.check(connection, found, start.frontier.size)
+    with reading(database):
+        check_schema(connection, audit.findings, database, covered=checkpoints.covered)
     _check_mark(audit, mark, found, start.frontier.size)
-    _check_evidence(audit, connection, found, files=files, all=all, listed=listed)
+    _say_what_came_past(audit, max(checkpoints.covered, mark.size if mark else 0))
+    with reading(str(audit.home.path)):
+        _check_evidence(audit, connection, found, files=files, all=all, listed=listed)
     _say_what_is_outside(audit)
+
+
+def _size(audit: _Audit, connection: sqlite3.Connection) -> int:
+    """The number of entries, by their numbers; rows whose number can be none are named and left out."""
+    (last,) = connection.execute("SELECT max(seq) FROM entry").fetchone()
+    (first,) = connection.execute("SELECT min(seq) FROM entry").fetchone()
+    if last is None:
+        return 0
+    if not (isinstance(first, int) and isinstance(last, int) and 0 <= first <= last <= MAX_SAFE_INTEGER):
+        (last,) = connection.execute(f"SELECT max(seq) FROM entry WHERE {_NUMBERED}").fetchone()
+        (rest,) = connection.execute(f"SELECT count(*) FROM entry WHERE NOT ({_NUMBERED})").fetchone()
+        audit.findings.fault("table entry", f"{rest} rows have a number that no entry can have")
+    return 0 if last is None else int(last) + 1
 
 
 def _check_file(audit: _Audit, connection: sqlite3.Connection) -> None:
@@ -128,53 +160,6 @@ def _check_file(audit: _Audit, connection: sqlite3.Connection) -> None:
     for (message,) in connection.execute("PRAGMA integrity_check"):
         if message != "ok":
             audit.findings.fault(str(audit.home.ledger_db), f"the database is damaged: {message}")
-
-
-def _check_schema(audit: _Audit, connection: sqlite3.Connection) -> None:
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    if version < 1:
-        audit.findings.fault(
-            str(audit.home.ledger_db),
-            "the file does not say which schema it has: its user_version was changed",
-            expected=str(schema.SCHEMA_VERSION),
-            found=str(version),
-        )
-    elif (said := _schema_of_entries(connection)) is not None and version != said:
-        # A newer release says so in an entry: a number in the file alone would keep this SQL from being looked at.
-        audit.findings.fault(
-            str(audit.home.ledger_db),
-            "the file says another schema than its entries: its user_version was changed",
-            expected=str(said),
-            found=str(version),
-        )
-    elif version > schema.SCHEMA_VERSION:
-        audit.findings.not_checked.append(
-            f"the stored SQL: the ledger has schema {version}, this release knows {schema.SCHEMA_VERSION}"
-        )
-        return
-    expected = schema.expected_objects()
-    stored = {(kind, name): sql for kind, name, sql in connection.execute(schema.STORED_OBJECTS)}
-    for kind, name in sorted(expected.keys() | stored.keys()):
-        want, have = expected.get((kind, name)), stored.get((kind, name))
-        if have is None:
-            audit.findings.fault(f"{kind} {name}", "is missing from the database")
-        elif want is None:
-            audit.findings.fault(f"{kind} {name}", "is in the database and not of this schema", found=have)
-        elif want != have:
-            audit.findings.fault(
-                f"{kind} {name}", "was replaced: its SQL is not that of this schema", expected=want, found=have
-            )
-
-
-def _schema_of_entries(connection: sqlite3.Connection) -> int | None:
-    """The schema that genesis names if this release knows it and no later entry names another, else None."""
-    if connection.execute("SELECT 1 FROM entry WHERE kind = 'schema' LIMIT 1").fetchone():
-        return None
-    with contextlib.suppress(EvidenceError, KeyError, TypeError):
-        (body,) = connection.execute("SELECT CAST(body AS BLOB) FROM entry WHERE seq = 0").fetchone()
-        named = parse_leaf(bytes(body), 0)["data"]["schema"]
-        return named if isinstance(named, int) and named <= schema.SCHEMA_VERSION else None
-    return None
 
 
 def _read_genesis(audit: _Audit, connection: sqlite3.Connection) -> None:
@@ -226,13 +211,22 @@ def _check_mark(audit: _Audit, mark: seen.Mark | None, found: EntriesSeen, first
         audit.findings.not_checked.append("the last-seen mark, which lies before the entries that were read")
 
 
+def _say_what_came_past(audit: _Audit, known: int) -> None:
+    if audit.origin is None or audit.head is None or audit.head.size <= known:
+        return
+    with contextlib.suppress(EvidenceError):  # a damaged mark was named
+        audit.has_outsiders = seen.is_outside(audit.origin, audit.head.size, known, audit.environ)
+        if audit.has_outsiders:
+            audit.findings.not_checked.insert(0, seen.outside_words(known, audit.head.size))
+
+
 def _start_at_checkpoint(audit: _Audit, connection: sqlite3.Connection, rows: list[CheckpointRow], size: int) -> Start:
     """Behind the newest checkpoint whose signature and stored nodes agree, else at the beginning."""
     for row in reversed([row for row in rows if 0 < row.size <= size]):
         try:
             checkpoint = note.verify_checkpoint(row.note, audit.key) if audit.key else None
             start = _stored_start(connection, row.size)
-        except (EvidenceError, ValueError, TypeError):
+        except (EvidenceError, *UNREADABLE):
             continue
         if checkpoint and checkpoint.size == row.size and checkpoint.root == "sha256:" + start.frontier.root().hex():
             audit.findings.not_checked.append(f"entries 0 … {row.size - 1}, which the checkpoint over them stands for")

@@ -50,6 +50,8 @@ class CheckpointAudit:
     rows: list[CheckpointRow]
     files: list[int]
     """The sizes that the files' names speak of."""
+    covered: int = 0
+    """Entries under a signature of the ledger's own key that was found to be over these very entries."""
 
     @classmethod
     def read(
@@ -60,10 +62,17 @@ class CheckpointAudit:
         sized = {name: size for name in names if (size := size_in_name(name)) is not None}
         findings.orphans += [f"checkpoints/{name}" for name in names if name not in sized]
         try:
-            rows = [CheckpointRow(row[0], row[1], row[2], bytes(row[3])) for row in connection.execute(_ROWS)]
-        except (sqlite3.Error, TypeError) as error:  # a table that was made anew holds anything
+            stored = connection.execute(_ROWS).fetchall()
+        except sqlite3.Error as error:
             findings.fault("table checkpoint", f"cannot be read: {error}")
-            rows = []
+            stored = []
+        rows = []
+        for row in stored:  # a table that was made anew holds anything
+            match row:
+                case (int(size), str(key_id), str(root), bytes(data)):
+                    rows.append(CheckpointRow(size, key_id, root, data))
+                case _:
+                    findings.fault("table checkpoint", "holds a row that is no checkpoint", found=row)
         return cls(home, findings, key, rows, sorted(sized.values()))
 
     @property
@@ -137,7 +146,7 @@ class CheckpointAudit:
             return None
 
     def _check_moments(self, connection: sqlite3.Connection, there: set[int], size: int) -> None:
-        """Genesis, every registration and every verdict were signed over in the transaction that wrote them."""
+        """What is signed over in its own transaction (``SIGNED_KINDS``) has the checkpoint of it."""
         for seq, kind in connection.execute(_SIGNED):
             if seq < size and seq + 1 not in there:
                 self.findings.fault(
@@ -180,7 +189,9 @@ class CheckpointAudit:
                 found=f"{found.head.size} entries",
             )
         elif checkpoint.size in found.roots:
-            if found.roots[checkpoint.size] != checkpoint.root:
+            if found.roots[checkpoint.size] == checkpoint.root:
+                self.covered = max(self.covered, checkpoint.size if self.key else 0)
+            else:
                 self.findings.fault(
                     where,
                     f"the first {checkpoint.size} entries are not those that were signed",

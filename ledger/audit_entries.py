@@ -1,4 +1,4 @@
-"""Verification of the entries: bytes, hashes, chain, columns, tree, node table and projections, in one pass.
+"""Verification of the entries: bytes, hashes, chain, columns and tree, and what is derived of them, in one pass.
 
 It trusts nothing that is stored. Where a body was changed but its ``leaf_hash`` was not, the tree goes on with
 the ``leaf_hash``: the changed entry is named once, and the faults behind it are not drowned by its consequences.
@@ -12,18 +12,18 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ledger import merkle
+from ledger.audit_derived import Projected, StoredNodes, name_what_is_ahead
 from ledger.entry import DOCUMENT_KINDS, LEAF_VERSION, NO_PREV, Entry, Head, Ref, parse_leaf
 from ledger.findings import Findings
-from ledger.projections import blobs_named, rows_of
+from ledger.projections import blobs_named
 from ledger.tables import entry_of
-from ledger.views import PROJECTIONS
 from receipts import canonical
 from receipts.errors import EvidenceError, InputError
+from receipts.shapes import fault_of
 
 PAGE_ENTRIES: Final = 2048
 _PAGE: Final = """SELECT seq, kind, subject, recorded_at, CAST(body AS BLOB), leaf_hash, prev_hash
 FROM entry WHERE seq >= ? AND seq < ? ORDER BY seq LIMIT ?"""
-_NODES: Final = 'SELECT "index", hash FROM node WHERE level = ? AND "index" >= ? ORDER BY "index" LIMIT ?'
 
 
 @dataclass(frozen=True)
@@ -80,8 +80,8 @@ class EntryPass:
         self._expected_seq = start.frontier.size
         self._last_leaf = start.last_leaf
         self._wanted = frozenset(wanted_sizes)
-        self._nodes = _StoredNodes(connection)
-        self._projected = _Projected()
+        self._nodes = StoredNodes(connection)
+        self._projected = Projected()
         self.seen = EntriesSeen(Head(size, ""), {})
 
     def run(self) -> EntriesSeen:
@@ -185,10 +185,15 @@ class EntryPass:
         entry.__dict__["leaf"] = leaf  # parsed and compared above; the property would do both again
         if entry.kind in DOCUMENT_KINDS:
             self._check_document(entry, ref)
+        misfit = fault_of(entry.kind, leaf["data"])
+        if misfit is not None:
+            self._findings.fault(where, f"this {entry.kind} has not the shape of its kind: {misfit}", entry=entry.seq)
         try:
             self._projected.add(entry)
         except InputError as error:
-            self._findings.fault(where, error.what, entry=entry.seq)
+            self._projected.give_up()
+            if misfit is None:
+                self._findings.fault(where, error.what, entry=entry.seq)
 
     def _note_files(self, entry: Entry, data: Any, ref: Ref | None) -> None:
         if ref is not None:
@@ -228,95 +233,4 @@ class EntryPass:
             self._nodes.finish(self._findings, self._size)
         if self._first == 0:
             self._projected.compare(self._connection, self._findings, self._size)
-
-
-class _StoredNodes:
-    """The node table, read level by level in step with the pass; differences are counted, the first is named."""
-
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self._connection = connection
-        self._ahead: dict[int, list[tuple[int, str]]] = {}
-        self._different = 0
-        self._first: tuple[merkle.NodeKey, str, str | None] | None = None
-
-    def compare(self, key: merkle.NodeKey, expected: str) -> None:
-        found = self._take(*key)
-        if found != expected:
-            self._different += 1
-            self._first = self._first or (key, expected, found)
-
-    def finish(self, findings: Findings, size: int) -> None:
-        if self._first is not None:
-            (level, index), expected, found = self._first
-            findings.fault(
-                f"table node, level {level} index {index}",
-                f"{self._different} nodes are not what the entries give; soakledger ledger reproject rebuilds them",
-                expected=expected,
-                found=found or "nothing",
-            )
-        query = 'SELECT count(*) FROM node WHERE (("index" + 1) << level) <= ?'
-        (stored,) = self._connection.execute(query, (size,)).fetchone()
-        expected_count = size - size.bit_count()
-        if stored > expected_count:
-            findings.fault("table node", "holds nodes that no tree has", expected=expected_count, found=stored)
-
-    def _take(self, level: int, index: int) -> str | None:
-        ahead = self._ahead.setdefault(level, [])
-        if not ahead or ahead[-1][0] > index:
-            # Kept in reverse, so that the next one is popped from the end.
-            ahead[:] = self._connection.execute(_NODES, (level, index, 1024)).fetchall()[::-1]
-        if ahead and ahead[-1][0] == index:
-            return str(ahead.pop()[1])
-        return None
-
-
-class _Projected:
-    """Number and sum of hashes of the rows that the entries project to, a table; order does not matter.
-
-    Python's hash of text is keyed anew in each process, so nobody can prepare rows that add up.
-    """
-
-    def __init__(self) -> None:
-        self._columns: dict[str, tuple[str, ...]] = {}
-        self._complete = True
-        self._sums = {table: (0, 0) for table in PROJECTIONS if table != "measurement"}
-
-    def add(self, entry: Entry) -> None:
-        for row in rows_of(entry):
-            self._columns.setdefault(row.table, tuple(row.values))
-            count, total = self._sums[row.table]
-            self._sums[row.table] = (count + 1, total + hash(tuple(row.values.values())))
-
-    def give_up(self) -> None:
-        """An entry cannot be projected: the tables cannot be compared with a part of the entries."""
-        self._complete = False
-
-    def compare(self, connection: sqlite3.Connection, findings: Findings, size: int) -> None:
-        if not self._complete:
-            findings.not_checked.append("the projections, because an entry that they come from was changed")
-            return
-        for table, expected in self._sums.items():
-            columns = self._columns.get(table)
-            chosen = ", ".join(columns) if columns else "*"
-            try:
-                found = _sum(connection.execute(f"SELECT {chosen} FROM {table}"), size, columns)
-            except sqlite3.Error as error:
-                findings.fault(f"table {table}", f"cannot be read: {error}")
-                continue
-            if found != expected:
-                findings.fault(
-                    f"table {table}",
-                    "its rows are not what the entries say; soakledger ledger reproject rebuilds them",
-                    expected=f"{expected[0]} rows",
-                    found=f"{found[0]} rows" if found[0] != expected[0] else "other values",
-                )
-        findings.not_checked.append("the figures in table measurement, which soakledger ledger reproject derives anew")
-
-
-def _sum(cursor: sqlite3.Cursor, size: int, columns: tuple[str, ...] | None) -> tuple[int, int]:
-    # Every projection's first column is the number of its entry; later ones belong to entries behind this pass.
-    count = total = 0
-    for row in cursor:
-        if row[0] < size:
-            count, total = count + 1, total + (hash(row) if columns else 0)
-    return count, total
+        name_what_is_ahead(self._connection, self._findings, self._size)

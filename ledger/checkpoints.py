@@ -118,7 +118,13 @@ class Sizes(NamedTuple):
 def sizes(reader: LedgerReader, home: EvidenceHome) -> Sizes:
     """What the checkpoints speak of now."""
     ((row,),) = reader.fetch(sa.select(sa.func.max(CHECKPOINT.c.tree_size)))
-    return Sizes(int(row or 0), tuple(file_sizes(home.checkpoints)))
+    if row is not None and not isinstance(row, int):
+        raise EvidenceError(
+            "holds a row that is no checkpoint",
+            where="table checkpoint",
+            next_step="soakledger ledger verify names every fault",
+        )
+    return Sizes(row or 0, tuple(file_sizes(home.checkpoints)))
 
 
 def largest(spoken_of: Sizes, home: EvidenceHome, key: Callable[[], VerifyKey], size: int) -> int:

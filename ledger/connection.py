@@ -20,6 +20,7 @@ from sqlalchemy import event
 from sqlalchemy.pool import QueuePool
 
 from ledger import schema
+from ledger.rollback import require_own_journal
 from receipts.errors import BusyError, EvidenceError, HomeError, SoakledgerError
 
 Access = Literal["read", "append", "rebuild"]
@@ -91,6 +92,7 @@ class Database:
         Raises BusyError (locked for the whole timeout), HomeError (full, read-only) or EvidenceError (damaged).
         """
         with translated(self._path):
+            require_own_journal(self._path)  # each transaction may find one
             if write:
                 self._require_same_file()
             connection = self._engine.connect().execution_options(soakledger_write=write)
@@ -127,7 +129,11 @@ class Database:
 
 
 def connect(path: Path, access: Access) -> sqlite3.Connection:
-    """A connection with every setting made and read back and the authorizer in place. Never creates the file."""
+    """A connection with every setting made and read back and the authorizer in place. Never creates the file.
+
+    Raises EvidenceError when it cannot be, or when a journal beside it would have SQLite delete another file.
+    """
+    require_own_journal(path)
     mode = "ro" if access == "read" else "rw"
     if access == "read":
         _recover(path)
@@ -179,6 +185,12 @@ def translated(path: Path) -> Iterator[None]:
         raise
     except (sa.exc.DBAPIError, sqlite3.Error) as error:
         raise _our_error(error, path) from error
+    except UnicodeDecodeError as error:  # of SQLite's own words, when the schema holds a name that is no text
+        raise EvidenceError(
+            f"the database is damaged: {error}",
+            where=str(path),
+            next_step="soakledger ledger verify names every fault",
+        ) from error
 
 
 def _recover(path: Path) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import sqlalchemy as sa
 
 from ledger import merkle
-from ledger.entry import NO_PREV, Head
+from ledger.entry import NO_PREV, Entry, Head
 from ledger.reader import LedgerReader
 from ledger.tables import ENTRY
 from receipts.errors import EvidenceError
@@ -45,3 +48,16 @@ def edge_now(reader: LedgerReader, connection: sa.Connection, known: Edge | None
     if known is not None and leaf_at(known.frontier.size - 1) != known.last_leaf:
         raise EvidenceError(f"entry {known.frontier.size - 1} is not the one that this process wrote or read before")
     return Edge(reader.frontier(size), last_leaf)
+
+
+@contextlib.contextmanager
+def nothing_ahead(entry: Entry, where: Path) -> Iterator[None]:
+    """While what is derived of ``entry`` is put beside it. Raises EvidenceError when its place is taken already."""
+    try:
+        yield
+    except sa.exc.IntegrityError as error:
+        raise EvidenceError(
+            f"what only entry {entry.seq} can bring stands there before it: somebody else put it there ({error.orig})",
+            where=str(where),
+            next_step="soakledger ledger verify names it; soakledger ledger reproject takes it away",
+        ) from error

@@ -34,7 +34,7 @@ KINDS: Final = frozenset(
 DOCUMENT_KINDS: Final = frozenset({"receipt", "verdict"})
 """Kinds whose ``data`` is a whole document and whose ``ref`` is the file that holds it."""
 
-SIGNED_KINDS: Final = frozenset({"genesis", "registration", "verdict"})
+SIGNED_KINDS: Final = frozenset({"genesis", "registration", "verdict", "schema"})
 """Kinds whose entry is signed over in its own transaction. Before ``attempt_open`` a checkpoint is asked for."""
 
 _KIND: Final = re.compile(r"[a-z][a-z0-9_]{0,63}")
@@ -108,10 +108,19 @@ class Entry:
                 )
         return leaf
 
-    @property
+    @cached_property
     def data(self) -> Any:
-        """What the entry records."""
-        return self.leaf["data"]
+        """What the entry records. Raises EvidenceError when it has not the shape that readers of its kind need."""
+        from receipts.shapes import fault_of  # imported late: brings pydantic
+
+        data = self.leaf["data"]
+        if fault := fault_of(self.kind, data):
+            raise EvidenceError(
+                f"this {self.kind} has not the shape of its kind: {fault}",
+                where=f"entry {self.seq}",
+                next_step="soakledger ledger verify names every fault",
+            )
+        return data
 
     @property
     def ref(self) -> Ref | None:
@@ -155,6 +164,20 @@ def require_small(kind: str, subject: str, data: bytes) -> None:
             f"the document has {len(data)} bytes, and the most that an entry takes is {MAX_DOCUMENT_BYTES}",
             where=f"{kind} {subject}",
             next_step="keep what is bulky as a blob and name its digest",
+        )
+
+
+def require_own_ref(kind: str, data: JsonValue, ref: Ref | None) -> None:
+    """Refuse a document without a ref, or with one that is not that of its own file."""
+    if kind not in DOCUMENT_KINDS:
+        return
+    if ref is None:
+        raise InputError(f"a {kind} entry names the file of its document, and this one names none")
+    expected = Ref.of(ref.path, canonical.file_bytes(data))
+    if expected != ref:
+        raise InputError(
+            f"the ref says {ref.size} bytes {ref.sha256} but the document has {expected.size} bytes {expected.sha256}",
+            where=ref.path,
         )
 
 

@@ -10,6 +10,7 @@ from typing import Final
 
 from ledger import schema
 from ledger.connection import Database, translated
+from ledger.rollback import beside, require_own_journal
 from receipts.errors import EvidenceError, HomeError
 from receipts.store import sync_folder
 
@@ -23,7 +24,7 @@ class LedgerExistsError(HomeError):
 def require_file(path: Path) -> None:
     """Refuse what cannot be a ledger's file, or what lies where SQLite keeps its own, before SQLite opens it.
 
-    Raises HomeError (none here, no file: a pipe would be waited for) or EvidenceError (empty).
+    Raises HomeError (none here, no file: a pipe would be waited for) or EvidenceError (empty, a foreign journal).
     """
     if path.parent.exists() and not path.parent.is_dir():
         raise HomeError(
@@ -47,13 +48,14 @@ def require_file(path: Path) -> None:
         )
     if path.stat().st_size == 0:
         raise EvidenceError("the ledger file is empty: 0 bytes", where=str(path), next_step="restore it from a copy")
-    for beside in (path.with_name(path.name + suffix) for suffix in _OF_SQLITE):
-        if os.path.lexists(beside) and not (beside.is_file() and not beside.is_symlink()):
+    for own in (own for suffix in _OF_SQLITE for own in beside(path, suffix)):
+        if os.path.lexists(own) and not (own.is_file() and not own.is_symlink()):
             raise HomeError(
                 "is in the place of SQLite's own file and is no file: the ledger cannot be opened",
-                where=str(beside),
+                where=str(own),
                 next_step="find out what put it there, and take it away",
             )
+    require_own_journal(path)
 
 
 def stored_version(path: Path) -> int:
@@ -97,3 +99,11 @@ def publish(temporary: Path, final: Path) -> None:
         raise LedgerExistsError("there is a ledger here already", where=str(final)) from None
     except OSError as error:
         raise HomeError(f"the ledger cannot be made: {error.strerror}", where=str(final)) from None
+
+
+def is_of(final: Path, temporary: Path) -> bool:
+    """Whether a ledger that was interrupted in the making had its name already: then its key must stay."""
+    try:
+        return final.samefile(temporary)
+    except OSError:
+        return False

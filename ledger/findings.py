@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import sqlite3
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from ledger.entry import Head
+from receipts.errors import SoakledgerError
+
+UNREADABLE: Final = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
+"""What Python raises over a stored value that is not of the type that its column has."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +96,16 @@ class Findings:
                 where, entry, None if expected is None else str(expected), None if found is None else str(found), what
             )
         )
+
+    @contextlib.contextmanager
+    def reading(self, where: str) -> Iterator[None]:
+        """While a part of the evidence is read: what cannot be read is a fault, and the other parts go on."""
+        try:
+            yield
+        except SoakledgerError as error:
+            self.fault(str(error.where or where), f"cannot be read: {error.what}")
+        except (sqlite3.Error, *UNREADABLE) as error:
+            self.fault(where, f"cannot be read: {error}")
 
     def count(self, what: str, number: int = 1) -> None:
         self.counted[what] = self.counted.get(what, 0) + number

@@ -36,7 +36,7 @@ def rows_of(entry: Entry, measure: Measure | None = None) -> list[ProjectedRow]:
     if entry.kind == "receipt" and measure is not None:
         rows += [
             ProjectedRow("measurement", {"seq": entry.seq, "metric": metric, "value": value, "shown": shown})
-            for metric, value, shown in measure(entry.data)
+            for metric, value, shown in measure(entry.leaf["data"])
         ]
     return rows + list(_artefacts(entry))
 
@@ -262,7 +262,7 @@ def _artefacts(entry: Entry) -> Iterator[ProjectedRow]:
             {"seq": entry.seq, "role": entry.kind, "path": ref.path, "sha256": ref.sha256, "size": ref.size},
         )
     # Most entries name no blob, and in canonical bytes the name of such a member stands as it is.
-    named = set(blobs_named(entry.data)) if b"_blob" in entry.body else set()
+    named = set(blobs_named(entry.leaf["data"])) if b"_blob" in entry.body else set()
     for role, digest in sorted(named):
         hexadecimal = digest.removeprefix("sha256:")
         path = f"blobs/{hexadecimal[:2]}/{hexadecimal}"
@@ -290,7 +290,7 @@ class _Data:
     def __init__(self, entry: Entry, value: Any = None, path: str = "data") -> None:
         self._entry = entry
         self._path = path
-        self.value: dict[str, Any] = entry.data if path == "data" else value
+        self.value: dict[str, Any] = entry.leaf["data"] if path == "data" else value
         if not isinstance(self.value, dict):
             raise self._fault(path, "an object")
 

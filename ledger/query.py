@@ -129,7 +129,7 @@ def campaigns(ledger: Ledger) -> list[CampaignRow]:
 def _concerns(entry: Entry, campaign: str | None, attempt: int | None) -> bool:
     if campaign is None and attempt is None:
         return True
-    data: Any = entry.data
+    data: Any = entry.leaf["data"]  # a log also lists what has not the shape of its kind
     if not isinstance(data, dict):
         return False
     return (campaign is None or data.get("campaign") == campaign) and (

@@ -32,7 +32,10 @@ class LedgerReader:
     def origin(self) -> str:
         """The name of this ledger, fixed at genesis."""
         if self._origin is None:
-            self._origin = str(self.genesis().data["origin"])
+            data = self.genesis().data
+            if not isinstance(data, dict) or not isinstance(data.get("origin"), str):
+                raise EvidenceError("genesis names no origin", where="entry 0")
+            self._origin = data["origin"]
         return self._origin
 
     def genesis(self) -> Entry:
@@ -48,7 +51,13 @@ class LedgerReader:
     def size(self) -> int:
         """Number of entries."""
         ((last,),) = self.fetch(sa.select(sa.func.max(ENTRY.c.seq)))
-        return 0 if last is None else int(last) + 1
+        if last is not None and not isinstance(last, int):
+            raise EvidenceError(
+                "the last entry has a number that is none",
+                where="table entry",
+                next_step="soakledger ledger verify names every fault",
+            )
+        return 0 if last is None else last + 1
 
     def head(self) -> Head:
         """Size and root now."""

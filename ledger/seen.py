@@ -11,17 +11,21 @@ import fcntl
 import hashlib
 import os
 import re
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from ledger.home import state_folder
+from ledger.keys import key_path
 from receipts import canonical
 from receipts.errors import EvidenceError, HomeError, SoakledgerError
 from receipts.store import open_regular, sync_file, write_all
 
 _MOST_BYTES: Final = 65_536
+_MARK_SETTLES_S: Final = 0.25
+"""How long a writer that runs now may take from its commit to the mark."""
 _ROOT: Final = re.compile(r"sha256:[0-9a-f]{64}")
 
 
@@ -69,6 +73,31 @@ def advance(mark: Mark, environ: Mapping[str, str], *, create: bool) -> None:
             _move(path, mark)
     except OSError as error:
         raise HomeError(f"the last-seen mark cannot be written: {error.strerror}", where=str(path)) from None
+
+
+def is_outside(origin: str, size: int, known: int, environ: Mapping[str, str]) -> bool:
+    """Whether entries behind the first ``known`` of ``size`` came past this machine, which holds the signing key.
+
+    Its mark moves a moment after each commit, so a writer that runs now is given that moment. What remains is no proof
+    of anything: a kill between the two, a full disk or a power cut leaves entries behind the mark as an outsider does.
+    """
+    if not key_path(origin, environ).exists():
+        return False
+    end = time.monotonic() + _MARK_SETTLES_S
+    while (mark := read_mark(origin, environ)) is not None and max(mark.size, known) < size:
+        if time.monotonic() >= end:
+            return True
+        time.sleep(0.01)
+    return False
+
+
+def outside_words(known: int, size: int) -> str:
+    """What is said of the entries that ``is_outside`` finds."""
+    return (
+        f"who wrote entries {known} … {size - 1} ({size - known} of them): no checkpoint covers them, and this "
+        "machine, which holds the signing key, did not see them written. A killed writer, a full disk or a power cut "
+        "leaves such a tail, and so does anyone who can write to the file"
+    )
 
 
 def _move(path: Path, mark: Mark) -> None:

@@ -16,18 +16,20 @@ import sqlalchemy as sa
 
 from ledger import checkpoints, schema, seen
 from ledger.connection import Database
-from ledger.edge import Edge, edge_now
+from ledger.edge import Edge, edge_now, nothing_ahead
 from ledger.entry import (
-    DOCUMENT_KINDS,
     LEAF_VERSION,
     SIGNED_KINDS,
     Entry,
     Head,
     Ref,
     build_entry,
+    require_own_ref,
     require_small,
 )
-from ledger.files import LedgerExistsError, make_file, publish, stored_version
+from ledger.files import LedgerExistsError, is_of, make_file, publish, stored_version
+from ledger.findings import UNREADABLE
+from ledger.history import History, require_history
 from ledger.home import EvidenceHome
 from ledger.keys import SigningKey, VerifyKey
 from ledger.note import Checkpoint
@@ -43,6 +45,7 @@ from receipts.store import make_folder, write_exclusive
 __all__ = ["Draft", "Entry", "Head", "Ledger", "LedgerReader", "Ref"]
 
 ORIGIN_DOMAIN: Final = "soakledger.invalid"
+_VERIFY: Final = "soakledger ledger verify names every fault"
 _LOG: Final = logging.getLogger("soakledger.ledger")
 
 
@@ -115,7 +118,7 @@ class Ledger(LedgerReader):
             _write_genesis(home, temporary, _Writer(clock, tool), key, environ)
             publish(temporary, home.ledger_db)
         except BaseException:
-            if not _is_of(home.ledger_db, temporary):
+            if not is_of(home.ledger_db, temporary):
                 key_file.unlink(missing_ok=True)  # of a ledger that there is not
             raise
         finally:
@@ -151,6 +154,11 @@ class Ledger(LedgerReader):
         try:
             ledger._require_continuation()
             ledger._complete_checkpoints()
+        except UNREADABLE as error:
+            ledger.close()
+            raise EvidenceError(
+                f"what is stored cannot be read: {error}", where=str(home.ledger_db), next_step=_VERIFY
+            ) from error
         except BaseException:
             ledger.close()
             raise
@@ -175,14 +183,14 @@ class Ledger(LedgerReader):
 
     def append(self, kind: str, subject: str, data: JsonValue, ref: Ref | None = None) -> Entry:
         """Add one entry, durably. Raises InputError (no ledger may hold it), HomeError, BusyError, EvidenceError."""
-        _require_own_ref(kind, data, ref)
+        require_own_ref(kind, data, ref)
         return self._append(lambda _: (Draft(kind, subject, data, ref),))[0]
 
     def append_many(self, drafts: Iterable[Draft | Sequence[Any]]) -> list[Entry]:
         """Add several entries in one transaction: all or none. Items are Draft or (kind, subject, data[, ref])."""
         listed = [Draft(*item) for item in drafts]
         for draft in listed:
-            _require_own_ref(draft.kind, draft.data, draft.ref)
+            require_own_ref(draft.kind, draft.data, draft.ref)
         return self._append(lambda _: listed)
 
     def append_built(self, kind: str, build: Callable[[LedgerReader], tuple[str, JsonValue, Ref | None]]) -> Entry:
@@ -190,7 +198,7 @@ class Ledger(LedgerReader):
 
         def make(reader: LedgerReader) -> tuple[Draft]:
             draft = Draft(kind, *build(reader))
-            _require_own_ref(kind, draft.data, draft.ref)
+            require_own_ref(kind, draft.data, draft.ref)
             return (draft,)
 
         return self._append(make)[0]
@@ -214,6 +222,10 @@ class Ledger(LedgerReader):
                 if not any(entry.ref and entry.ref.path == path for entry in self.entries(subject=subject)):
                     (self.home.path / path).unlink()
             raise
+
+    def require_history(self, *, upto: int) -> History:
+        """Hold the entries against all that was signed or seen of them; see ``history.require_history``."""
+        return require_history(self, self.home, upto=upto, mark=seen.read_mark(self.origin, self._environ))
 
     # Signing
 
@@ -270,9 +282,10 @@ class Ledger(LedgerReader):
         origin = draft.data["origin"] if edge.frontier.size == 0 else self.origin
         entry = build_entry(_leaf(draft, edge, origin, writer))
         insert(connection, "entry", [entry_values(entry)])
-        insert_nodes(connection, edge.frontier.append(bytes.fromhex(entry.leaf_hash)))
+        with nothing_ahead(entry, self.home.ledger_db):
+            insert_nodes(connection, edge.frontier.append(bytes.fromhex(entry.leaf_hash)))
+            insert_projected(connection, rows_of(entry, self._measure))
         edge.last_leaf = entry.leaf_hash
-        insert_projected(connection, rows_of(entry, self._measure))
         return entry
 
     def _require_writer(self) -> _Writer:
@@ -305,8 +318,14 @@ class Ledger(LedgerReader):
             raise EvidenceError(
                 f"the ledger's first {mark.size} entries are not those that this machine saw before",
                 where=where,
-                next_step="soakledger ledger verify names every fault",
+                next_step=_VERIFY,
             )
+        known = max(signed, mark.size if mark else size)
+        if size > known and seen.is_outside(self.origin, size, known, self._environ):
+            if self.read_only:
+                size = known  # looking at entries makes them nobody's: verify goes on telling of them
+            else:
+                _LOG.warning("%s: %s", where, seen.outside_words(known, size))
         with contextlib.suppress(SoakledgerError):
             seen.advance(seen.Mark(self.origin, size, self.root_at(size)), self._environ, create=not self.read_only)
 
@@ -337,20 +356,6 @@ class Ledger(LedgerReader):
             _LOG.warning("the last-seen mark did not move: %s", error)
 
 
-def _require_own_ref(kind: str, data: JsonValue, ref: Ref | None) -> None:
-    """Refuse a document without a ref, or with one that is not that of its own file."""
-    if kind not in DOCUMENT_KINDS:
-        return
-    if ref is None:
-        raise InputError(f"a {kind} entry names the file of its document, and this one names none")
-    expected = Ref.of(ref.path, canonical.file_bytes(data))
-    if expected != ref:
-        raise InputError(
-            f"the ref says {ref.size} bytes {ref.sha256} but the document has {expected.size} bytes {expected.sha256}",
-            where=ref.path,
-        )
-
-
 def _leaf(draft: Draft, edge: Edge, origin: str, writer: _Writer) -> dict[str, JsonValue]:
     return {
         "v": LEAF_VERSION,
@@ -366,14 +371,6 @@ def _leaf(draft: Draft, edge: Edge, origin: str, writer: _Writer) -> dict[str, J
         "ref": draft.ref.document() if draft.ref else None,
         "data": draft.data,
     }
-
-
-def _is_of(ledger_db: Path, temporary: Path) -> bool:
-    """Whether a ledger that was interrupted in the making had its name already: then its key must stay."""
-    try:
-        return ledger_db.samefile(temporary)
-    except OSError:
-        return False
 
 
 def _write_genesis(

@@ -42,8 +42,8 @@ SELECT_ENTRY: Final = sa.select(
 
 
 def entry_of(row: Any) -> Entry:
-    """The entry of a row of SELECT_ENTRY, nothing checked."""
-    return Entry(row[0], row[1], row[2], row[3], bytes(row[4]), row[5], row[6])
+    """The entry of a row of SELECT_ENTRY, nothing checked; no body at all reads as an empty one."""
+    return Entry(row[0], row[1], row[2], row[3], bytes(row[4] or b""), row[5], row[6])
 
 
 def entry_values(entry: Entry) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -57,11 +57,14 @@ def load_lane(path: Path) -> Lane:
     return LaneConfig.load(path)
 
 
-def read_ledger(home: str | None) -> Ledger:
-    """Open an existing ledger for reading; creates nothing."""
+@contextlib.contextmanager
+def read_ledger(home: str | None) -> Iterator[Ledger]:
+    """Open an existing ledger for reading; creates nothing. What cannot be read of it is EvidenceError."""
+    from ledger.reading import readable
     from ledger.store import Ledger
 
-    return Ledger.open(open_home(home), read_only=True)
+    with Ledger.open(open_home(home), read_only=True) as ledger, readable(ledger):
+        yield ledger
 
 
 def write_ledger(home: str | None, host: str | None = None, *, create: bool) -> Ledger:

@@ -100,6 +100,10 @@ class Attempt:
         before = [entry.data for entry in self.entries if entry.kind == "process_event"]
         self.journal += 1
         record = {
+            "v": 1,
+            "clock": "boottime",
+            "at_ns": str(self.at),
+            "recorded_at": "2026-11-30T00:00:00.000Z",
             "n": self.journal,
             "prev": before[-1]["record_sha256"] if before else "sha256:" + "0" * 64,
             "lane": "loopback",
@@ -209,7 +213,9 @@ class Attempt:
         """A death a tenth of a second from now."""
         self.at += SECOND // 10
         instance = {"host": host, "boot_id": "b", "pid": pid, "start_ticks": "9"}
-        self.event("death", {"instance": instance, "site": site, "status": status, "died_ns": str(self.at)}, host)
+        told = {"signal": None, "reason": "r", "uptime_ns": None, "last_handoff_id": None, "observed_by": "keeper"}
+        body = {"instance": instance, "site": site, "status": status, "died_ns": str(self.at)}
+        self.event("death", body | told, host)
         if injected:
             last = self.entries[-1]
             self.entries[-1] = EntryView(last.seq, last.kind, last.subject, {**last.data, "injected": True})

@@ -98,4 +98,9 @@ def _whole(attempt: Attempt, view: EntryView, opened: dict[str, Any]) -> dict[st
         if body.get("receiver"):
             body["receiver"] = body["receiver"] | {"enrollment_seq": body["receiver"]["enrollment_seq"] + 1}
         return data | {"recorded_at": "2026-11-30T00:00:00.000Z", "body": body}
+    if view.kind == "enrollment":
+        return data | {
+            "identity": {}, "identity_sha256": DIGEST, "cache_identity": DIGEST, "handoff_key_id": DIGEST,
+            "template_sha256": {},
+        }  # fmt: skip
     return data | {"merged_n": []} if view.kind == "process_event" else data

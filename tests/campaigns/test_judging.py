@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import json
 import re
+import sqlite3
 from pathlib import Path
 from typing import NoReturn
 
@@ -92,10 +95,14 @@ def test_a_verdicts_file_that_says_something_else_stays_an_orphan_and_bars_nothi
 ) -> None:
     put(ledger, clean_attempt())
     killed_at_the_entry(ledger, monkeypatch)
-    ledger.append("deviation", "soak-n12/1", {"what": "clock", "text": "", "evidence": {}})
+    ledger.append(
+        "deviation", "soak-n12/1", {"campaign": "soak-n12", "attempt": 1, "what": "clock", "text": "", "evidence": {}}
+    )
     judging.store_verdict(ledger, "soak-n12", 1)
     killed_at_the_entry(ledger, monkeypatch)
-    ledger.append("deviation", "soak-n12/1", {"what": "clock", "text": "", "evidence": {}})
+    ledger.append(
+        "deviation", "soak-n12/1", {"campaign": "soak-n12", "attempt": 1, "what": "clock", "text": "", "evidence": {}}
+    )
     judging.store_verdict(ledger, "soak-n12", 1)
     # The names go on behind files as well as behind entries.
     assert list(refs(verdicts(ledger))) == ["SOAK_VERDICT.2.json", "SOAK_VERDICT.4.json"]
@@ -135,6 +142,51 @@ def test_judging_again_gives_the_stored_bytes(judged: Ledger) -> None:
     again = judging.rejudge(judged, "soak-n12", 1)
     assert canonical.file_bytes(again.document) == (judged.home.path / stored.ref.path).read_bytes()
     assert again.entry == stored
+
+
+def rewritten(ledger: Ledger, seq: int) -> None:
+    """Change a recorded receipt with its file, hash and ref, and leave node table and chain as they were."""
+    entry = ledger.entry(seq)
+    data = entry.data | {"body": entry.data["body"] | {"prompt_tokens": 7}}
+    written = canonical.file_bytes(data)
+    assert entry.ref is not None
+    path = ledger.home.path / entry.ref.path
+    path.chmod(0o644)
+    path.write_bytes(written)
+    body = canonical.dumps(entry.leaf | {"data": data, "ref": Ref.of(entry.ref.path, written).document()})
+    with contextlib.closing(sqlite3.connect(ledger.home.ledger_db, isolation_level=None)) as connection:
+        connection.execute("DROP TRIGGER entry_no_update")
+        row = (body.decode(), hashlib.sha256(b"\0" + body).hexdigest(), seq)
+        connection.execute("UPDATE entry SET body = ?, leaf_hash = ? WHERE seq = ?", row)
+
+
+def test_a_receipt_rewritten_with_its_file_under_an_old_node_table_is_named(
+    judged: Ledger, capsys: pytest.CaptureFixture[str]
+) -> None:
+    head = judged.head()
+    receipts = [entry for entry in judged.entries(kinds={"receipt"}) if entry.data["kind"] == "handoff"]
+    rewritten(judged, receipts[3].seq)
+    assert judged.head() == head
+    assert f"the hash of entry {receipts[3].seq} is not the one that this entry names" in refused(judged)
+    assert cli.run(["campaign", "rejudge", "soak-n12/1", "--home", str(judged.home.path)]) == 5
+    assert f"entry {receipts[3].seq + 1}: " in capsys.readouterr().err
+
+
+def test_a_verdict_that_no_checkpoint_covers_any_more_is_not_believed(judged: Ledger) -> None:
+    (stored,) = verdicts(judged)
+    (judged.home.checkpoints / f"{stored.seq + 1}.checkpoint").unlink()
+    with contextlib.closing(sqlite3.connect(judged.home.ledger_db, isolation_level=None)) as connection:
+        connection.execute("DROP TRIGGER checkpoint_no_delete")
+        connection.execute("DELETE FROM checkpoint WHERE tree_size > ?", (stored.seq,))
+    assert f"entry {stored.seq}: no checkpoint by the ledger's own key covers this verdict" in refused(judged)
+
+
+def test_a_verdict_over_other_entries_than_these_is_refused(ledger: Ledger) -> None:
+    put(ledger, clean_attempt())
+    document = judging.compute(ledger, "soak-n12", 1, ledger.size() - 1)
+    document["receipts"] = document["receipts"] | {"tree_root": "sha256:" + "e" * 64}
+    ledger.record("verdict", "soak-n12/1", f"{FOLDER}/SOAK_VERDICT.json", document)
+    assert "the entries are not those that this verdict was given over" in refused(ledger)
 
 
 def announced(change: dict[str, str], *, rep: int = 3) -> Attempt:

@@ -76,7 +76,7 @@ def test_reading_a_changed_entry_is_refused(ledger: Ledger, sql: Callable[..., N
 
 
 @pytest.mark.parametrize(
-    ("column", "value"), [("kind", "deviation"), ("subject", "other"), ("recorded_at", "2020-01-01T00:00:00.000Z")]
+    ("column", "value"), [("kind", "noted"), ("subject", "other"), ("recorded_at", "2020-01-01T00:00:00.000Z")]
 )
 def test_a_changed_column_over_an_intact_body_is_named(
     home: EvidenceHome, sql: Callable[..., None], column: str, value: str
@@ -141,7 +141,7 @@ def test_every_fault_of_the_files_is_named_at_once(home: EvidenceHome, ledger: L
     record_receipt(ledger, 4)
     record_receipt(ledger, 5)
     digest = BlobStore(home.blobs).put_bytes(b"log lines")
-    ledger.append("deviation", "", {"log_blob": digest})
+    ledger.append("noted", "", {"log_blob": digest})
     files = [home.path / FIRST.replace("000001", f"{n:06d}") for n in range(6)]
     rewrite(files[1], files[1].read_bytes().replace(b"loopback", b"loopbacK"))
     rewrite(files[2], files[2].read_bytes() + b"\n")

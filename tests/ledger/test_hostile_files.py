@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from ledger_samples import TOOL, record_receipt, still_clock
+from ledger_samples import OPENED, TOOL, forge, record_receipt, still_clock
 from test_audit import told
 
 from ledger.audit import verify
@@ -25,23 +25,20 @@ REGISTER = """
 import sys
 from campaigns.commands.options import write_ledger
 with write_ledger(sys.argv[1], create=True) as ledger:
-    ledger.append("deviation", "", {"n": int(sys.argv[2])})
+    ledger.append("noted", "", {"n": int(sys.argv[2])})
     ledger.checkpoint()
 """
 
 
 def opened_on(ledger: Ledger, checkpoint: Checkpoint) -> None:
-    data = {
-        "campaign": "soak-n12", "attempt": 1, "rehearsal": False, "lane": "loopback", "identity": "sha256:" + "1" * 64,
-        "registration_seq": 0, "family": "soak-n12", "checkpoint_note_sha256": checkpoint.note_sha256,
-    }  # fmt: skip
+    data = OPENED | {"checkpoint_note_sha256": checkpoint.note_sha256}
     ledger.append("attempt_open", "soak-n12/1", data)
 
 
 def test_a_checkpoint_that_an_attempt_was_opened_on_is_missed(
     home: EvidenceHome, ledger: Ledger, sql: Callable[..., None]
 ) -> None:
-    ledger.append("deviation", "", {"n": 1})
+    ledger.append("noted", "", {"n": 1})
     opened_on(ledger, ledger.checkpoint())
     ledger.checkpoint()
     assert verify(home).ok
@@ -84,6 +81,31 @@ def test_a_schema_version_that_no_entry_speaks_of_is_named(
     sql(f"PRAGMA user_version = {version}")
     report = verify(home)
     assert report.ok and f"the ledger has schema {version}, this release knows 1" in str(report.not_checked)
+
+
+def test_a_schema_entry_that_nobody_signed_for_turns_no_check_off(
+    home: EvidenceHome, ledger: Ledger, sql: Callable[..., None]
+) -> None:
+    ledger.append("noted", "", {"n": 1})
+    forge(ledger, "schema", {"schema": 2})
+    sql("PRAGMA user_version = 2", "DROP TRIGGER entry_no_update", "CREATE TABLE hidden (x)")
+    words = told(verify(home))
+    assert "entry 2: names schema 2, and no checkpoint by the ledger's own key covers it" in words
+    assert "user_version was changed (expected 1, found 2)" in words
+    assert "table hidden: is in the database and not of this schema" in words
+    assert "trigger entry_no_update: is missing from the database" in words
+    assert "the checkpoint that was signed with this schema is missing" in words
+    assert any("entry_no_update" in fault.where for fault in verify(home, all=False).faults)
+
+
+def test_a_schema_that_was_written_into_a_signed_entry_afterwards_does_not_count(
+    home: EvidenceHome, ledger: Ledger, sql: Callable[..., None]
+) -> None:
+    ledger.append("schema", "", {"schema": 1})
+    changed = "UPDATE entry SET body = replace(body, '\"schema\":1', '\"schema\":2') WHERE seq = 1"
+    sql("DROP TRIGGER entry_no_update", changed, "PRAGMA user_version = 2", "CREATE TABLE hidden (x)")
+    words = told(verify(home))
+    assert "table hidden" in words and "trigger entry_no_update" in words and "user_version was changed" in words
 
 
 @pytest.mark.usefixtures("ledger")
@@ -156,7 +178,7 @@ def test_what_lies_in_the_home_and_is_nobodys_is_listed(home: EvidenceHome) -> N
 def test_a_stray_checkpoint_name_stops_nobody_and_is_named(home: EvidenceHome, reopen: Callable[..., Ledger]) -> None:
     (home.checkpoints / "999.checkpoint").write_bytes(b"what is this\n")
     with reopen() as again:
-        again.append("deviation", "", {"n": 1})
+        again.append("noted", "", {"n": 1})
     assert "checkpoints/999.checkpoint" in told(verify(home))
 
 
@@ -164,7 +186,7 @@ def test_a_signed_checkpoint_of_a_tail_that_was_cut_still_stops_everybody(
     home: EvidenceHome, ledger: Ledger, reopen: Callable[..., Ledger], tmp_path: Path
 ) -> None:
     before = home.ledger_db.read_bytes()
-    ledger.append("deviation", "", {"n": 1})
+    ledger.append("noted", "", {"n": 1})
     ledger.checkpoint()
     ledger.close()
     home.ledger_db.write_bytes(before)
@@ -187,7 +209,7 @@ def test_a_receipt_blown_up_with_holes_is_named_without_being_read(home: Evidenc
 def test_a_blob_blown_up_with_holes_is_named_without_being_read(home: EvidenceHome, ledger: Ledger) -> None:
     store = BlobStore(home.blobs)
     digest = store.put_bytes(b"what was seen")
-    ledger.append("deviation", "", {"log_blob": digest})
+    ledger.append("noted", "", {"log_blob": digest})
     assert verify(home).ok
     store.path(digest).chmod(0o644)
     os.truncate(store.path(digest), 1 << 40)
@@ -200,7 +222,7 @@ def test_a_pipe_in_place_of_the_marks_lock_is_no_reason_to_wait(home: EvidenceHo
     lock = mark_path(ledger.origin, os.environ).with_suffix(".lock")
     lock.unlink()
     os.mkfifo(lock, 0o600)
-    ledger.append("deviation", "", {"n": 1})
+    ledger.append("noted", "", {"n": 1})
     assert verify(home).ok
 
 
@@ -245,7 +267,7 @@ def test_first_entries_at_once_all_arrive_in_one_ledger_with_one_key(home: Evide
     told_by = [writer.communicate()[1] for writer in writers]
     assert [writer.returncode for writer in writers] == [0] * 8, told_by
     with Ledger.open(home, read_only=True) as ledger:
-        assert sorted(entry.data["n"] for entry in ledger.entries(kinds={"deviation"})) == list(range(8))
+        assert sorted(entry.data["n"] for entry in ledger.entries(kinds={"noted"})) == list(range(8))
     assert len(list((tmp_path / "config" / "soakledger").iterdir())) == 1
     assert verify(home).ok
 

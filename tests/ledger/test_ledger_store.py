@@ -39,14 +39,14 @@ def test_a_new_ledger_holds_genesis_with_its_origin_and_public_key_and_a_checkpo
 
 
 def test_a_leaf_has_exactly_the_members_of_the_format_and_hashes_as_rfc_6962_says(ledger: Ledger) -> None:
-    entry = ledger.append("deviation", "soak-n12/1", {"text": "two\nlines \u2028 \x85"})
+    entry = ledger.append("noted", "soak-n12/1", {"text": "two\nlines \u2028 \x85"})
     assert b"\n" not in entry.body
     assert json.loads(entry.body) == {
         "v": 1,
         "origin": ledger.origin,
         "seq": 1,
         "prev": ledger.entry(0).leaf_hash,
-        "kind": "deviation",
+        "kind": "noted",
         "subject": "soak-n12/1",
         "recorded_at": "2026-11-30T20:41:07.512Z",
         "host": "here",
@@ -60,36 +60,36 @@ def test_a_leaf_has_exactly_the_members_of_the_format_and_hashes_as_rfc_6962_say
 
 
 def test_the_head_of_two_entries_is_the_hash_of_their_two_leaves(ledger: Ledger) -> None:
-    second = ledger.append("deviation", "", {})
+    second = ledger.append("noted", "", {})
     leaves = bytes.fromhex(ledger.entry(0).leaf_hash) + bytes.fromhex(second.leaf_hash)
     assert ledger.head().document() == {"size": 2, "root": "sha256:" + hashlib.sha256(b"\x01" + leaves).hexdigest()}
 
 
 def test_the_largest_leaf_is_65535_bytes_and_one_more_is_refused_without_a_trace(ledger: Ledger) -> None:
-    spare = MAX_LEAF_BYTES - len(ledger.append("deviation", "", {"text": ""}).body)
-    entry = ledger.append("deviation", "", {"text": "x" * spare})
+    spare = MAX_LEAF_BYTES - len(ledger.append("noted", "", {"text": ""}).body)
+    entry = ledger.append("noted", "", {"text": "x" * spare})
     assert len(entry.body) == 65_535
     with pytest.raises(InputError, match="65536 bytes"):
-        ledger.append("deviation", "", {"text": "x" * (spare + 1)})
+        ledger.append("noted", "", {"text": "x" * (spare + 1)})
     assert ledger.size() == 3
 
 
 @pytest.mark.parametrize("subject", ["é", "a\nb", "x" * 201, "\x7f"])
 def test_a_subject_is_printable_ascii_of_at_most_200_letters(ledger: Ledger, subject: str) -> None:
     with pytest.raises(InputError):
-        ledger.append("deviation", subject, {})
+        ledger.append("noted", subject, {})
 
 
 @pytest.mark.parametrize("data", [{"x": float("nan")}, {"x": 2**53}, {"x": "\ud800"}, {"x": {1: 2}}])
 def test_what_strict_json_refuses_never_becomes_an_entry(ledger: Ledger, data: Any) -> None:
     with pytest.raises(InputError):
-        ledger.append("deviation", "", data)
+        ledger.append("noted", "", data)
     assert ledger.size() == 1
 
 
 def test_stamps_of_a_host_that_is_up_for_200_days_are_recorded_as_they_are(ledger: Ledger) -> None:
     stamp = str(200 * 86_400 * 10**9)
-    assert ledger.append("deviation", "", {"at_ns": stamp}).data == {"at_ns": "17280000000000000"}
+    assert ledger.append("noted", "", {"at_ns": stamp}).data == {"at_ns": "17280000000000000"}
 
 
 def test_a_receipt_is_a_read_only_file_and_an_entry_whose_ref_is_that_file(ledger: Ledger, home: EvidenceHome) -> None:
@@ -164,9 +164,9 @@ def test_a_document_whose_entry_came_through_after_all_keeps_its_file(
 
 def test_several_entries_are_appended_all_or_none(ledger: Ledger) -> None:
     with pytest.raises(InputError):
-        ledger.append_many([Draft("deviation", "", {}), ("deviation", "", {"x": float("inf")})])
+        ledger.append_many([Draft("noted", "", {}), ("noted", "", {"x": float("inf")})])
     assert ledger.size() == 1
-    assert [entry.seq for entry in ledger.append_many([("deviation", "a", {}), ("deviation", "b", {})])] == [1, 2]
+    assert [entry.seq for entry in ledger.append_many([("noted", "a", {}), ("noted", "b", {})])] == [1, 2]
 
 
 def test_an_entry_of_a_kind_nobody_knows_is_kept_and_verifies(ledger: Ledger, home: EvidenceHome) -> None:
@@ -175,19 +175,19 @@ def test_an_entry_of_a_kind_nobody_knows_is_kept_and_verifies(ledger: Ledger, ho
 
 
 def test_entries_are_found_by_range_kind_subject_and_prefix_across_pages(ledger: Ledger) -> None:
-    ledger.append_many([("deviation", f"lane/{number}", {}) for number in range(1, 1200)])
+    ledger.append_many([("noted", f"lane/{number}", {}) for number in range(1, 1200)])
     assert [entry.seq for entry in ledger.entries()] == list(range(1200))
     assert [entry.seq for entry in ledger.entries(500, 700)] == list(range(500, 701))
     assert len(list(ledger.entries(subject_prefix="lane/11"))) == 1 + 10 + 100
     assert [entry.seq for entry in ledger.entries(subject="lane/7")] == [7]
     assert [entry.seq for entry in ledger.entries(kinds={"genesis"})] == [0]
-    latest = ledger.latest("deviation", "lane/3")
+    latest = ledger.latest("noted", "lane/3")
     assert latest is not None and latest.seq == 3
     assert ledger.latest("verdict") is None
 
 
 def test_no_transaction_is_held_between_pages(ledger: Ledger, home: EvidenceHome) -> None:
-    ledger.append_many([("deviation", "", {}) for _ in range(1100)])
+    ledger.append_many([("noted", "", {}) for _ in range(1100)])
     reading = ledger.entries()
     next(reading)
     other = sqlite3.connect(home.ledger_db, timeout=0)
@@ -197,13 +197,13 @@ def test_no_transaction_is_held_between_pages(ledger: Ledger, home: EvidenceHome
 
 
 def _number(reader: LedgerReader) -> tuple[str, Any, None]:
-    before = sum(1 for _ in reader.entries(kinds={"deviation"}))
+    before = sum(1 for _ in reader.entries(kinds={"noted"}))
     return f"n/{before + 1}", {"number": before + 1}, None
 
 
 def _append_one(path: Path) -> None:
     with Ledger.open(EvidenceHome(path), clock=still_clock(), tool=TOOL, read_only=False) as own:
-        own.append_built("deviation", _number)
+        own.append_built("noted", _number)
 
 
 @pytest.mark.slow
@@ -211,10 +211,10 @@ def test_twenty_threads_and_twenty_processes_give_forty_entries_numbered_without
     ledger: Ledger, home: EvidenceHome
 ) -> None:
     with ThreadPoolExecutor(20) as pool:
-        list(pool.map(lambda _: ledger.append_built("deviation", _number), range(20)))
+        list(pool.map(lambda _: ledger.append_built("noted", _number), range(20)))
     with multiprocessing.get_context("spawn").Pool(4) as processes:
         processes.map(_append_one, [home.path] * 20, chunksize=1)
-    ledger.append_built("deviation", _number)
+    ledger.append_built("noted", _number)
     assert [entry.data["number"] for entry in ledger.entries(1)] == list(range(1, 42))
     report = verify(home)
     assert (report.ok, report.entries_checked) == (True, 42)
@@ -271,7 +271,7 @@ def test_the_triggers_stop_an_outsider_whatever_his_settings(
 @pytest.mark.usefixtures("ledger")
 def test_a_reader_cannot_append_and_is_told_so(reopen: Callable[..., Ledger]) -> None:
     with reopen(read_only=True) as reader, pytest.raises(InputError, match="reading only"):
-        reader.append("deviation", "", {})
+        reader.append("noted", "", {})
 
 
 @pytest.mark.usefixtures("ledger")
@@ -282,7 +282,7 @@ def test_a_ledger_of_a_newer_schema_opens_for_reading_only(
     with reopen() as newer:
         assert newer.read_only and newer.size() == 1
         with pytest.raises(InputError, match="schema 2"):
-            newer.append("deviation", "", {})
+            newer.append("noted", "", {})
 
 
 @pytest.mark.usefixtures("ledger")
@@ -311,7 +311,7 @@ def test_a_ledger_rolled_back_to_an_older_copy_is_refused_and_the_mark_stays(
 ) -> None:
     old = tmp_path / "old.db"
     shutil.copy(home.ledger_db, old)
-    ledger.append("deviation", "", {})
+    ledger.append("noted", "", {})
     mark = seen.read_mark(ledger.origin, {"XDG_STATE_HOME": str(tmp_path / "state")})
     ledger.close()
     shutil.copy(old, home.ledger_db)
@@ -327,26 +327,26 @@ def test_two_histories_from_one_copy_cannot_both_be_opened(
 ) -> None:
     old = tmp_path / "old.db"
     shutil.copy(home.ledger_db, old)
-    ledger.append("deviation", "", {"branch": 1})
+    ledger.append("noted", "", {"branch": 1})
     ledger.close()
     mark = tmp_path / "state/soakledger/seen" / (hashlib.sha256(ledger.origin.encode()).hexdigest() + ".json")
     first = mark.read_bytes()
     mark.unlink()
     shutil.copy(old, home.ledger_db)
     with reopen() as other:
-        other.append("deviation", "", {"branch": 2})
+        other.append("noted", "", {"branch": 2})
     mark.write_bytes(first)
     with pytest.raises(EvidenceError, match="not those that this machine saw"):
         reopen()
 
 
 def test_a_file_that_is_exchanged_under_an_open_ledger_takes_no_entry(ledger: Ledger, home: EvidenceHome) -> None:
-    ledger.append("deviation", "", {})
+    ledger.append("noted", "", {})
     copy = home.path / "copy.db"
     shutil.copy(home.ledger_db, copy)
     copy.rename(home.ledger_db)
     with pytest.raises(EvidenceError, match="replaced by another file"):
-        ledger.append("deviation", "", {})
+        ledger.append("noted", "", {})
 
 
 def test_every_setting_is_as_the_design_has_it(ledger: Ledger) -> None:

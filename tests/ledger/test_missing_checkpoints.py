@@ -36,11 +36,11 @@ MOMENTS = {1: "genesis", 3: "registration", 5: "verdict"}
 @pytest.fixture
 def signed(ledger: Ledger) -> Ledger:
     """Entry 0 genesis, 2 a registration, 4 a verdict, each with something behind it."""
-    ledger.append("deviation", "", {"n": 1})
+    ledger.append("noted", "", {"n": 1})
     ledger.append("registration", "soak-n12", REGISTRATION)
-    ledger.append("deviation", "", {"n": 2})
+    ledger.append("noted", "", {"n": 2})
     ledger.record("verdict", "soak-n12/1", VERDICT_FILE, VERDICT)
-    ledger.append("deviation", "", {"n": 3})
+    ledger.append("noted", "", {"n": 3})
     return ledger
 
 
@@ -144,7 +144,7 @@ def test_names_that_are_no_size_stop_nobody_and_are_listed(
     name = name if name.endswith(".checkpoint") else f"{name}.checkpoint"
     (home.checkpoints / name).write_bytes(b"what is this\n")
     with reopen() as again:
-        again.append("deviation", "", {"n": 1})
+        again.append("noted", "", {"n": 1})
     report = verify(home)
     assert report.ok and report.orphans == (f"checkpoints/{name}",)
 

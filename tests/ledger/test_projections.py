@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ledger_samples import TOOL, record_receipt, still_clock
+from ledger_samples import OPENED, TOOL, record_receipt, still_clock
 
 from campaigns.refusals import read_spec
 from campaigns.registration import register
@@ -24,20 +24,6 @@ from ledger.views import PROJECTIONS
 from receipts.errors import EvidenceError, InputError
 
 SHIPPED = Path(__file__).parents[2] / "campaigns/specs/soak-n12.toml"
-OPEN = {
-    "campaign": "soak-n12",
-    "family": "bounded-soak",
-    "attempt": 1,
-    "rehearsal": False,
-    "registration_seq": 1,
-    "lane": "loopback",
-    "identity": "sha256:" + "1" * 64,
-    "cache_identity": "sha256:" + "2" * 64,
-    "host": "here",
-    "boot_id": "b",
-    "pid": 4711,
-    "start_ticks": "81231",
-}
 REGISTRATION = {
     "campaign": "soak-n12",
     "family": "bounded-soak",
@@ -46,12 +32,20 @@ REGISTRATION = {
     "spec": "id = 1",
     "resolved": {},
     "parent_seq": None,
+    "after_attempt": None,
     "reason": None,
+    "weaker": [],
 }
-RECORD = {"v": 1, "n": 3, "prev": "0" * 64, "lane": "loopback", "host": "here", "boot_id": "b", "clock": "boottime",
-          "at_ns": "5", "recorded_at": "2026-11-30T20:41:07.512Z", "kind": "death",
+CLOSED = {
+    "campaign": "soak-n12", "attempt": 1, "ended": "complete", "signal": None, "reason": None, "cleanup": [],
+    "stages": [{"stage": "soak", "last_n": 2, "reached_end": True, "started_ns": None, "closed_ns": None}],
+    "host": "here", "boot_id": "b", "clock": "boottime", "at_ns": "9",
+}  # fmt: skip
+RECORD = {"v": 1, "n": 3, "prev": "sha256:" + "0" * 64, "lane": "loopback", "host": "here", "boot_id": "b",
+          "clock": "boottime", "at_ns": "5", "recorded_at": "2026-11-30T20:41:07.512Z", "kind": "death",
           "body": {"instance": {"host": "here", "boot_id": "b", "pid": 4711, "start_ticks": "81231"},
-                   "site": "watchdog", "status": 75}}  # fmt: skip
+                   "site": "watchdog", "status": 75, "signal": None, "reason": "no progress", "uptime_ns": None,
+                   "last_handoff_id": None, "died_ns": "5", "observed_by": "self"}}  # fmt: skip
 EVENT = {"record": RECORD, "record_sha256": "sha256:" + "6" * 64, "injected": False, "merged_n": []}
 VERDICT = {
     "v": 1, "campaign": "soak-n12", "attempt": 1, "ended": "complete", "verdict": "FAIL",
@@ -69,14 +63,14 @@ VERDICT = {
 @pytest.fixture(autouse=True)
 def attempt(ledger: Ledger) -> None:
     ledger.append("registration", "soak-n12", REGISTRATION)
-    ledger.append("attempt_open", "soak-n12/1", OPEN)
+    ledger.append("attempt_open", "soak-n12/1", OPENED | {"checkpoint_note_sha256": ledger.checkpoint().note_sha256})
     record_receipt(ledger, 1)
     record_receipt(ledger, 2, outcome="died")
     ledger.append("process_event", "loopback/3", EVENT)
     ledger.append(
         "attempt_close",
         "soak-n12/1",
-        {"campaign": "soak-n12", "attempt": 1, "ended": "complete", "stages": [{"stage": "soak", "last_n": 2}]},
+        CLOSED,
     )
     ledger.record("verdict", "soak-n12/1", "receipts/soak-n12/attempt-0001/SOAK_VERDICT.json", VERDICT)
 

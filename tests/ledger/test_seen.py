@@ -5,12 +5,19 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+from ledger_samples import forge
+
 from ledger import seen
+from ledger.audit import verify
+from ledger.home import EvidenceHome
+from ledger.keys import key_path
 from ledger.seen import Mark
+from ledger.store import Ledger
 
 PAUSED_WRITER = """
 import os, sys
@@ -89,3 +96,34 @@ def test_a_mark_that_is_being_written_is_not_read(tmp_path: Path) -> None:
         give_it_a_moment(reader)
         ended(slow, "go on\n")
         assert ended(reader) == f"{mark(20)}\n"
+
+
+def test_entries_that_came_past_the_machine_that_signs_are_told_of_until_it_writes_again(
+    home: EvidenceHome, ledger: Ledger, reopen: Callable[..., Ledger], caplog: pytest.LogCaptureFixture
+) -> None:
+    ledger.append("noted", "", {"n": 1})
+    assert not [line for line in verify(home).not_checked if "who wrote" in line]
+    forge(ledger, "noted", {"n": 2})
+    forge(ledger, "noted", {"n": 3})
+    words = "who wrote entries 2 … 3 (2 of them): no checkpoint covers them"
+    for _ in range(2):  # neither reading nor verifying takes them for seen
+        report = verify(home)
+        assert report.ok and report.not_checked[0].startswith(words)
+        with reopen(read_only=True) as again:
+            assert again.size() == 4
+    assert words not in caplog.text
+    with reopen() as again:
+        assert words in caplog.text
+        again.checkpoint()
+    assert not [line for line in verify(home).not_checked if "who wrote" in line]
+
+
+@pytest.mark.parametrize("lost", ["key", "mark"])
+def test_a_machine_that_does_not_sign_or_never_wrote_tells_of_no_such_entries(
+    home: EvidenceHome, ledger: Ledger, lost: str
+) -> None:
+    (key_path if lost == "key" else seen.mark_path)(ledger.origin, os.environ).unlink()
+    forge(ledger, "noted", {"n": 1})
+    report = verify(home)
+    assert report.ok and not [line for line in report.not_checked if "who wrote" in line]
+    assert any("no checkpoint covers them yet" in line for line in report.not_checked)
