@@ -15,7 +15,7 @@ from pydantic import Field
 from receipts import canonical
 from receipts.errors import InputError
 from receipts.kinds import Document, HandoffId, Ordinal
-from receipts.names import Identifier, Sha256
+from receipts.names import AttemptName, Identifier, Sha256
 from receipts.prompts import prompt_sha256, seeded_token_ids
 from receipts.store import read_bounded
 
@@ -54,7 +54,7 @@ class HandoffRequest(Document):
     receiver: Identifier
     watchdog_s: Annotated[int, Field(ge=1)] | None
     """A shorter watchdog for this request; never above the lane's."""
-    used_by: str | None
+    used_by: AttemptName | None
     """``<campaign>/<attempt>``, or null for use outside any campaign."""
 
 

@@ -47,6 +47,12 @@ def test_a_seeded_prompt_is_made_here_and_checked_against_its_digest() -> None:
     assert ids_of(line(prompt=prompt, prompt_sha256=prompt_sha256(ids))) == [75, 351, 241, 221]
 
 
+def test_a_request_may_say_which_attempt_it_is_of() -> None:
+    request = requests.parse(line(used_by="soak-n12/12"))
+    assert isinstance(request, HandoffRequest)
+    assert request.used_by == "soak-n12/12"
+
+
 def test_status_is_a_request_of_its_own() -> None:
     assert isinstance(requests.parse(b'{"v":1,"op":"status"}\n'), StatusRequest)
 
@@ -85,6 +91,12 @@ def test_a_prompt_that_does_not_fit_is_refused_with_the_reason(changed: dict[str
         line(receiver="127.0.0.1:47900/x"),
         line(handoff_id="x"),
         line(watchdog_s=0),
+        line(used_by="x" * 60_000),
+        line(used_by="soak-n12"),
+        line(used_by="soak-n12/0"),
+        line(used_by="Soak/1"),
+        line(used_by="soak-n12/1\n"),
+        line(used_by=""),
         line(surprise=1),
         b'{"v":1,"v":1,"op":"status"}\n',
         b'{"v":NaN,"op":"status"}\n',
