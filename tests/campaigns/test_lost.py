@@ -314,7 +314,7 @@ def enrolled_lane(ledger: Ledger, folder: Path) -> Lane:
 
 
 def write_journal(lane: Lane, attempt: Attempt, *last: Document) -> None:
-    """The journal on the producer's host: what the ledger has of it, and ``last``; by default the death that it lacks."""
+    """The journal on the producer's host: what the ledger has of it, and ``last``, else the death that it lacks."""
     folder = Journal(lane.producer.work_dir, "loopback", HostClock("here")).folder
     folder.mkdir(parents=True)
     records = [entry.data["record"] for entry in attempt.entries if entry.kind == "process_event"]
