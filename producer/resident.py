@@ -140,11 +140,12 @@ def _go_resident(
 ) -> None:
     from producer.enrollment import producer_side
     from producer.journal import Journal
-    from producer.requests import Limits
+    from producer.requests import Limits, enrolled_tokenizer
     from producer.service import Service, bind
 
     instance = linux.instance_of(os.getpid(), clock.host)
     side = producer_side(lane, enrolled)
+    tokenizer = enrolled_tokenizer(lane.producer.checkpoint, enrolled["checkpoint"]["files"])
     rope = engine.rope_cache()
     if rope is not None:
         write_exclusive(artefacts.rope_cache, rope)
@@ -178,7 +179,7 @@ def _go_resident(
         )
     )
     say(f"ready as pid {instance.pid}, identity {side.identity}")
-    limits = Limits(lane.producer.context_tokens, engine.binding.vocab_size, lane.producer.checkpoint)
+    limits = Limits(lane.producer.context_tokens, engine.binding.vocab_size, tokenizer)
     Service(lane, engine, side, limits, clock, journal, instance, lease, ready_ns).serve(listener)
 
 
