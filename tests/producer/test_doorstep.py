@@ -9,13 +9,25 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from handoff_lane import FAST, PROMPT, handoff_id, payload, producer_side, receiver_process
+from handoff_lane import (
+    FAST,
+    PROMPT,
+    handoff_id,
+    payload,
+    producer_side,
+    receiver_config,
+    receiver_process,
+    receiver_thread,
+)
 
 from producer.handoff import sender
 from producer.handoff.doorstep import MOST_SILENT, Doorstep
+from producer.handoff.enrollment import ReceiverAddress
+from producer.handoff.errors import LinkError, RefusedError
 from receipts.clock import HostClock
 
 CLOCK = HostClock("here")
@@ -89,6 +101,73 @@ def test_the_oldest_silent_one_goes_when_there_are_too_many_and_those_who_spoke_
         wait_for(taken, 2)
         for connection in (speaker, *silent):
             connection.close()
+
+
+@pytest.mark.parametrize("lost", [1, 3])
+def test_a_producer_whose_connection_is_lost_before_hello_ack_connects_anew(tmp_path: Path, lost: int) -> None:
+    data = payload()
+    with receiver_thread(receiver_config(tmp_path)) as address, socket.create_server(("127.0.0.1", 0)) as front:
+
+        def go_between() -> None:
+            for _ in range(lost):
+                front.accept()[0].close()
+            ours, theirs = front.accept()[0], socket.create_connection((address.host, address.port))
+            with ours, theirs:
+                back = threading.Thread(target=pass_on, args=(theirs, ours))
+                back.start()
+                pass_on(ours, theirs)
+                back.join(10)
+
+        between = threading.Thread(target=go_between)
+        between.start()
+        where = ReceiverAddress(*front.getsockname())
+        with sender.connect(producer_side(), where, data.bytes, clock=CLOCK, times=FAST) as opened:
+            opened.send(handoff_id(), PROMPT, data.n_tokens, data.tensors, data.digests)
+        between.join(10)
+
+
+def test_a_refusal_before_hello_ack_is_no_reason_to_connect_anew(tmp_path: Path) -> None:
+    config = receiver_config(tmp_path, lane="another")
+    with receiver_thread(config) as address:
+        started = time.monotonic()
+        with pytest.raises(RefusedError):
+            sender.connect(producer_side(), address, 1, clock=CLOCK, times=FAST)
+        assert time.monotonic() - started < 2
+
+
+def test_a_receiver_that_always_hangs_up_is_gone_when_the_time_to_connect_is_over() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as front:
+        stop = threading.Event()
+
+        def hang_up() -> None:
+            front.settimeout(0.05)
+            while not stop.is_set():
+                try:
+                    front.accept()[0].close()
+                except TimeoutError:
+                    continue
+
+        thread = threading.Thread(target=hang_up)
+        thread.start()
+        try:
+            with pytest.raises(LinkError) as caught:
+                sender.connect(
+                    producer_side(), ReceiverAddress(*front.getsockname()), 1, clock=CLOCK,
+                    times=replace(FAST, connect_s=0.5),
+                )  # fmt: skip
+        finally:
+            stop.set()
+            thread.join(10)
+    assert caught.value.code == "peer_gone"
+
+
+def pass_on(source: socket.socket, target: socket.socket) -> None:
+    try:
+        while piece := source.recv(65536):
+            target.sendall(piece)
+        target.shutdown(socket.SHUT_WR)
+    except OSError:
+        pass
 
 
 def flood(host: str, port: int) -> None:
