@@ -32,6 +32,7 @@ from producer.host import linux
 from producer.instance import Artefacts
 from producer.journal import Journal
 from producer.lane import Lane, require_built
+from producer.unseen import write_unseen_deaths
 from receipts.clock import HostClock
 from receipts.errors import BusyError, EvidenceError, FaultsError, IdentityError, InputError, LaneError, SoakledgerError
 from receipts.kinds import Instance
@@ -67,6 +68,8 @@ def launch(
             raise FaultsError(faults, next_step="register a prompt that this lane's model can take")
         _require_free(lane)
         intake = Intake(ledger, Journal(lane.producer.work_dir, lane.name, clock))
+        for gone in write_unseen_deaths(intake.journal, "runner"):
+            progress.say(f"producer pid {gone.pid} is gone, and nobody had written its death; the journal has it now")
         intake.take()  # before lost attempts are judged: what the journal says of them belongs to their evidence
         with readable(ledger):
             for verdict in abandon_lost(ledger, clock, lane.name):

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from producer import importable
 from producer.handoff.manifest import KVGeometry, LayerGeometry
 from producer.lane import Lane
 from receipts import canonical
@@ -77,7 +78,11 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def files_half(lane: Lane, progress: Progress | None = None) -> dict[str, Any]:
-    """What can be checked before the engine is loaded: every file of vLLM, torch, our overlay and the checkpoint."""
+    """What can be checked before the engine is loaded: every file of vLLM, torch, our overlay and the checkpoint.
+
+    Raises IdentityError on what is not as installed, and on what Python could import beside it.
+    """
+    importable.require_no_customizer()
     template = lane.producer.checkpoint / CHAT_TEMPLATE
     return {
         "format": FORMAT,
@@ -86,6 +91,7 @@ def files_half(lane: Lane, progress: Progress | None = None) -> dict[str, Any]:
         "vllm": _distribution("vllm", progress),
         "torch": _distribution("torch", progress),
         "overlay": {"sha256": overlay_digest()},
+        "startup_code": importable.startup_code(),
         "checkpoint": checkpoint_files(lane.producer.checkpoint, progress),
         "chat_template": _sized_digest(template),
         "runtime": {"kind": lane.producer.runtime},
@@ -164,24 +170,28 @@ def checkpoint_files(folder: Path, progress: Progress | None = None) -> dict[str
     }
 
 
-def overlay_digest() -> str:
-    """Digest of our own code that runs in the producer: SHA-256 of RFC 8785 {path: sha256} of its .py files."""
-    root = Path(__file__).resolve().parent.parent
+def overlay_digest(root: Path | None = None) -> str:
+    """Digest of our own code that runs in the producer: SHA-256 of RFC 8785 {path: sha256} of its .py files.
+
+    Raises IdentityError on a file beside them that could be imported in place of one.
+    """
+    root = Path(__file__).resolve().parent.parent if root is None else root
     files = sorted(path for name in OVERLAY_PACKAGES for path in (root / name).rglob("*.py"))
     table = {path.relative_to(root).as_posix(): canonical.sha256(path.read_bytes()) for path in files}
+    importable.require_listed("soakledger", [root / name for name in OVERLAY_PACKAGES], root, table)
     return canonical.sha256(canonical.dumps(table))
 
 
 def _distribution(package: str, progress: Progress | None) -> dict[str, Any]:
-    """Version and a digest over **every** file of the distribution's RECORD, re-hashed; bytecode is ignored.
+    """Version and a digest over **every** file of the distribution's RECORD, re-hashed; cached bytecode is ignored.
 
     The digest of RECORD alone does not see an edited .py (FACTS section 1), so each file is read. Raises
-    IdentityError naming a file that is not what RECORD says, with both digests.
+    IdentityError naming a file that is not what RECORD says, with both digests, or that RECORD does not list.
     """
     distribution = _found(package)
     base = Path(str(distribution.locate_file("")))
     rows = list(csv.reader(io.StringIO(distribution.read_text("RECORD") or "")))
-    listed = {row[0]: row[1] for row in rows if row and not row[0].endswith(".pyc") and row[1]}
+    listed = {row[0]: row[1] for row in rows if row and "__pycache__" not in row[0].split("/") and row[1]}
     if not listed:
         raise IdentityError(f"{package} has no RECORD of its files", where=str(base))
     hashed = _hashed([(name, base / name) for name in sorted(listed)], package, progress)
@@ -197,6 +207,7 @@ def _distribution(package: str, progress: Progress | None) -> dict[str, Any]:
             where=str(base),
             next_step=f"install {package} anew",
         )
+    importable.require_listed(package, [base / package], base, listed)
     return {
         "distribution": distribution.metadata["Name"],
         "version": distribution.version,
@@ -204,6 +215,11 @@ def _distribution(package: str, progress: Progress | None) -> dict[str, Any]:
         "files": len(hashed),
         "files_sha256": canonical.sha256(canonical.dumps(hashed)),
     }
+
+
+def installed_in(package: str) -> Path:
+    """The folder that vLLM or torch is installed in, beside its RECORD."""
+    return Path(str(_found(package).locate_file("")))
 
 
 def _found(package: str) -> importlib.metadata.Distribution:

@@ -16,8 +16,9 @@ from typing import Any
 from producer.enrollment import receiver_config
 from producer.handoff import inspection, receiver
 from producer.host import linux
+from producer.interpreter import child_environment
 from producer.lane import Lane, LaneConfig
-from producer.runtime.process import child_environment, log_tail, opened_log
+from producer.runtime.process import log_tail, opened_log
 from receipts.errors import LaneError, SoakledgerError
 
 

@@ -6,6 +6,7 @@ never an answer. Everything here is checked before the engine is touched.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -13,14 +14,17 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field
 
 from receipts import canonical
-from receipts.errors import InputError
+from receipts.errors import IdentityError, InputError
 from receipts.kinds import Document, HandoffId, Ordinal
-from receipts.names import Identifier, Sha256
+from receipts.names import AttemptName, Identifier, Sha256
 from receipts.prompts import prompt_sha256, seeded_token_ids
 from receipts.store import read_bounded
 
 MAX_LINE_BYTES: Final = 8 << 20
 """A prompt of 131,072 ids in decimal fits; a 10 MB line does not."""
+TOKENIZER: Final = "tokenizer.json"
+MOST_TOKENIZER_BYTES: Final = 64 << 20
+"""More than the tokenizer of any model has."""
 
 
 class SeededPrompt(Document):
@@ -54,7 +58,7 @@ class HandoffRequest(Document):
     receiver: Identifier
     watchdog_s: Annotated[int, Field(ge=1)] | None
     """A shorter watchdog for this request; never above the lane's."""
-    used_by: str | None
+    used_by: AttemptName | None
     """``<campaign>/<attempt>``, or null for use outside any campaign."""
 
 
@@ -69,7 +73,8 @@ class Limits:
 
     context_tokens: int
     vocab_size: int
-    checkpoint: Path
+    tokenizer: bytes | None
+    """The tokenizer file of the enrolled checkpoint, as it was when the producer started; None where it has none."""
 
 
 def parse(line: bytes) -> HandoffRequest | StatusRequest:
@@ -111,11 +116,39 @@ def answer(value: dict[str, Any]) -> bytes:
     return canonical.file_bytes(value)
 
 
+def enrolled_tokenizer(checkpoint: Path, files: Mapping[str, Any]) -> bytes | None:
+    """The checkpoint's tokenizer file, if ``files`` of its enrolled identity have one; what came later is none.
+
+    Raises IdentityError when it is not the enrolled one.
+    """
+    if TOKENIZER not in files:
+        return None
+    path = checkpoint / TOKENIZER
+    try:
+        data = read_bounded(path, MOST_TOKENIZER_BYTES)
+    except OSError as error:
+        raise InputError(f"the tokenizer cannot be read: {error.strerror}", where=str(path)) from None
+    found, enrolled = canonical.sha256(data), files[TOKENIZER]["sha256"]
+    if found != enrolled:
+        raise IdentityError(
+            f"the tokenizer is not the enrolled one: enrolled {enrolled}, found {found}", where=str(path)
+        )
+    return data
+
+
 def tokenise(checkpoint: Path, text: str) -> list[int]:
     """Token ids of ``text`` by the checkpoint's own tokenizer file, without special tokens added."""
-    path = checkpoint / "tokenizer.json"
-    if not path.is_file():
-        raise InputError("this checkpoint has no tokenizer; use a seeded prompt or token ids", where=str(path))
+    path = checkpoint / TOKENIZER
+    try:
+        data = read_bounded(path, MOST_TOKENIZER_BYTES) if path.is_file() else None
+    except OSError as error:
+        raise InputError(f"the tokenizer cannot be read: {error.strerror}", where=str(path)) from None
+    return _ids_of(data, text)
+
+
+def _ids_of(tokenizer: bytes | None, text: str) -> list[int]:
+    if tokenizer is None:
+        raise InputError("this checkpoint has no tokenizer; use a seeded prompt or token ids", where=TOKENIZER)
     try:
         from tokenizers import Tokenizer
     except ImportError:
@@ -124,19 +157,19 @@ def tokenise(checkpoint: Path, text: str) -> list[int]:
             next_step="install the producer's extra (cpu or cuda), or use a seeded prompt",
         ) from None
     try:
-        return list(Tokenizer.from_file(str(path)).encode(text, add_special_tokens=False).ids)
+        return list(Tokenizer.from_buffer(tokenizer).encode(text, add_special_tokens=False).ids)
     except Exception as error:  # the package raises nothing narrower
-        raise InputError(f"the tokenizer cannot be used: {error}", where=str(path)) from None
+        raise InputError(f"the tokenizer cannot be used: {error}", where=TOKENIZER) from None
 
 
 def _tokenised(prompt: TextPrompt | FilePrompt, limits: Limits) -> list[int]:
     if isinstance(prompt, TextPrompt):
-        return tokenise(limits.checkpoint, prompt.text)
+        return _ids_of(limits.tokenizer, prompt.text)
     try:
         text = read_bounded(Path(prompt.path), MAX_LINE_BYTES).decode("utf-8")
     except (OSError, ValueError) as error:  # no UTF-8, or a NUL in its name
         raise InputError(f"the prompt file cannot be read: {error}", where=prompt.path) from None
-    return tokenise(limits.checkpoint, text)
+    return _ids_of(limits.tokenizer, text)
 
 
 def _check_length(tokens: int, limits: Limits) -> None:

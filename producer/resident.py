@@ -1,7 +1,9 @@
 """The resident producer: ``python -m producer.resident --lane lane.toml`` (no click, so that a container can run it).
 
-Start-up order: lease, O_EXCL artefacts, identity of every file, engine, identity of what is bound, warm-up, startup
-receipt, socket. What fails here ends with status 1 and names the reason; 75 belongs to the three sites only.
+It runs in an interpreter that compiles whatever it imports (``producer/interpreter.py``); started in another one it
+becomes one. Start-up order: lease, O_EXCL artefacts, identity of every file, engine, identity of what is bound,
+warm-up, startup receipt, socket. What fails here ends with status 1 and names the reason; 75 belongs to the three
+sites only.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from producer import identity as identities
+from producer import interpreter
 from producer.engine.base import Engine
 from producer.engine.deaths import note_lease_held
 from producer.host import linux
@@ -23,7 +26,7 @@ from producer.lane import Lane, LaneConfig, require_built
 from producer.lease import Lease
 from receipts import canonical
 from receipts.clock import HostClock
-from receipts.errors import InputError, LeaseHeldError, SoakledgerError
+from receipts.errors import IdentityError, InputError, LeaseHeldError, SoakledgerError
 from receipts.events import StartEvent
 from receipts.kinds import ClockBlock
 from receipts.store import write_exclusive
@@ -56,10 +59,14 @@ def serve(lane: Lane) -> None:
     artefacts = Artefacts.of(lane)
     _require_clean(artefacts)
     say("hashing every file of the identity")
+    interpreter.require_from_source(identities.OVERLAY_PACKAGES, interpreter.root())
     enrolled = identities.read(lane.producer.identity)
     identities.require_equal(enrolled, identities.files_half(lane), where=str(lane.producer.identity))
     say("loading the engine")
     engine = open_engine(lane, clock)
+    for package in identities.ENGINE_DISTRIBUTIONS:
+        interpreter.require_from_source((package,), identities.installed_in(package) / package)
+    interpreter.require_nothing_beside(interpreter.root())
     identities.require_equal(enrolled, bound_half(lane, engine), where=str(lane.producer.identity))
     say("warming up")
     answer = known_answer(engine, enrolled)
@@ -133,11 +140,12 @@ def _go_resident(
 ) -> None:
     from producer.enrollment import producer_side
     from producer.journal import Journal
-    from producer.requests import Limits
+    from producer.requests import Limits, enrolled_tokenizer
     from producer.service import Service, bind
 
     instance = linux.instance_of(os.getpid(), clock.host)
     side = producer_side(lane, enrolled)
+    tokenizer = enrolled_tokenizer(lane.producer.checkpoint, enrolled["checkpoint"]["files"])
     rope = engine.rope_cache()
     if rope is not None:
         write_exclusive(artefacts.rope_cache, rope)
@@ -171,7 +179,7 @@ def _go_resident(
         )
     )
     say(f"ready as pid {instance.pid}, identity {side.identity}")
-    limits = Limits(lane.producer.context_tokens, engine.binding.vocab_size, lane.producer.checkpoint)
+    limits = Limits(lane.producer.context_tokens, engine.binding.vocab_size, tokenizer)
     Service(lane, engine, side, limits, clock, journal, instance, lease, ready_ns).serve(listener)
 
 
@@ -179,6 +187,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m producer.resident", description=__doc__)
     parser.add_argument("--lane", type=Path, required=True)
     options = parser.parse_args(arguments)
+    try:
+        interpreter.enter("producer.resident", ["--lane", str(options.lane.absolute())])
+    except IdentityError as error:
+        say(str(error))
+        return 1
     # A stop is SIGTERM and ends us at once, whatever C code runs; nothing here needs an orderly end.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -22,6 +22,7 @@ from producer.instance import Artefacts, StartupReceipt
 from producer.journal import Journal
 from producer.lane import Lane, require_built
 from producer.runtime import process
+from producer.unseen import write_unseen_deaths
 from receipts import canonical
 from receipts.clock import HostClock
 from receipts.errors import InputError, LaneError, LeaseHeldError
@@ -71,7 +72,9 @@ def start(
     artefacts.work_dir.mkdir(parents=True, exist_ok=True)
     moved = _move_aside(artefacts)
     removed = _remove_dead_socket(artefacts)
-    Journal(artefacts.work_dir, lane.name, clock).append(RitualEvent(moved=moved, removed=removed))
+    journal = Journal(artefacts.work_dir, lane.name, clock)
+    write_unseen_deaths(journal, "ritual")
+    journal.append(RitualEvent(moved=moved, removed=removed))
     stamp = _stamp()
     kept = process.start(lane, artefacts.logs / f"producer-{stamp}-{os.getpid()}.log")
     startup, digest = _wait(lane, artefacts, kept, clock, waiting, give_up, deadline_s)

@@ -76,7 +76,7 @@ class HandoffEvent(Document):
     payload_root: Blake3 | None
     payload_bytes: Count | None
     handoffs_before: Count
-    used_by: str | None
+    used_by: Told | None
     """``<campaign>/<attempt>`` as the request said, or null for use outside any campaign."""
 
 
@@ -99,7 +99,7 @@ class StopEvent(Document):
     """A commanded stop, journalled before the signal is sent."""
 
     instance: Instance
-    why: str
+    why: Told
     observed_by: Observer
 
 

@@ -270,19 +270,32 @@ def is_gapless(events: Sequence[Body], heads: Sequence[Body]) -> bool:
     return all(head["n"] < len(digests) and digests[head["n"]] == head["head"] for head in heads)
 
 
+_END_OF_BOOT_NS: Final = 1 << 61
+"""Later than any stamp: 73 years of one boot."""
+
+
 def deaths_on(events: Sequence[Body], host: str, boot_id: str) -> list[tuple[int, Body, bool]]:
-    """(died_ns, body, injected) of each death there; an instance dies once, as its first record says."""
+    """(died_ns, body, injected) of each death there; an instance dies once, as its first record says.
+
+    A death that was written under a later boot of the host lies behind every stamp of its instance's boot.
+    """
     seen: set[str] = set()
     found = []
     for event in sorted(events, key=journal_n):
         record = event["record"]
-        if record["kind"] != "death" or record["boot_id"] != boot_id or record["host"] != host:
+        if record["kind"] != "death" or record["host"] != host:
             continue
         body = record["body"]
+        if record["boot_id"] == boot_id:
+            died_ns = int(body["died_ns"])
+        elif body["instance"]["boot_id"] == boot_id:
+            died_ns = _END_OF_BOOT_NS
+        else:
+            continue
         name = instance_text(body["instance"])
         if name not in seen:
             seen.add(name)
-            found.append((int(body["died_ns"]), body, bool(event["injected"])))
+            found.append((died_ns, body, bool(event["injected"])))
     return found
 
 

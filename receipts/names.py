@@ -17,6 +17,7 @@ from receipts.visible import quoted as quoted
 
 IDENTIFIER_PATTERN: Final = r"[a-z0-9][a-z0-9._-]{0,63}"
 CASE_PATTERN: Final = r"[a-z0-9][a-z0-9._=-]{0,63}"
+ATTEMPT_PATTERN: Final = rf"{IDENTIFIER_PATTERN}/[1-9][0-9]{{0,8}}"
 SHA256_PATTERN: Final = r"sha256:[0-9a-f]{64}"
 BLAKE3_PATTERN: Final = r"blake3:[0-9a-f]{64}"
 
@@ -82,6 +83,12 @@ CaseName = Annotated[
     Strict(),
     AfterValidator(_matching(CASE_PATTERN, _CASE_RULE)),
     WithJsonSchema({"type": "string", "pattern": f"^{CASE_PATTERN}$"}),
+]
+AttemptName = Annotated[
+    str,
+    Strict(),
+    AfterValidator(_matching(ATTEMPT_PATTERN, "an attempt, <campaign>/<number>")),
+    WithJsonSchema({"type": "string", "pattern": f"^{ATTEMPT_PATTERN}$"}),
 ]
 Sha256 = Annotated[
     str,

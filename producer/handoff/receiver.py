@@ -1,7 +1,8 @@
 """The receiver process: listens, serves one producer at a time, and answers questions on its local socket.
 
-Each connection has a thread. A stranger is a connection that has not taken the slot; strangers are bounded in
-number and time: the oldest is closed without a word for the newest, so that a flood cannot keep the producer out.
+A connection waits on the doorstep until it says something, and has a thread from then on. A stranger is a connection
+that has not taken the slot; strangers are bounded in number and time: the oldest is closed without a word for the
+newest, so that a flood cannot keep the producer out.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import IO
 
 from producer.handoff import inspection
 from producer.handoff.admission import AdmissionStore
+from producer.handoff.doorstep import Doorstep
 from producer.handoff.enrollment import MAX_STRANGERS, ReceiverConfig
 from producer.handoff.errors import WireError
 from producer.handoff.inspection import InspectionServer
@@ -27,6 +29,8 @@ from producer.handoff.stream import FrameStream
 from receipts.errors import BusyError, InputError, LaneError
 
 ACCEPT_POLL_S = 0.05
+BACKLOG = 4096
+"""Connections that the kernel may keep until they are accepted; it drops what comes beyond, a producer too."""
 ENDING_S = 20.0
 """How long a receiver waits for an earlier one of its folder that is finishing its last handoff."""
 
@@ -59,7 +63,7 @@ def serve(
         try:
             with _listening(config) as listener, InspectionServer(config, store, slot):
                 ready(*listener.getsockname()[:2])
-                _accept(listener, connections, stop)
+                Doorstep(listener, connections.take, config.times.handshake_s).run(stop)
             if cut is not None:
                 connections.finish(cut)
         finally:
@@ -76,14 +80,14 @@ class Connections:
         self._lock = threading.Lock()
         self._open: dict[threading.Thread, tuple[ReceiverSession, FrameStream]] = {}
 
-    def take(self, sock: socket.socket) -> None:
-        """Serve a new connection in a thread of its own."""
+    def take(self, sock: socket.socket, accepted_ns: int | None = None) -> None:
+        """Serve a connection, accepted at that stamp of ``time.monotonic_ns`` or now, in a thread of its own."""
         try:
             stream = FrameStream(sock, congestion=self._config.congestion)
         except (OSError, WireError):  # gone before it was served
             sock.close()
             return
-        session = ReceiverSession(self._config, self._store, self._slot, stream)
+        session = ReceiverSession(self._config, self._store, self._slot, stream, accepted_ns)
         thread = threading.Thread(target=self._run, args=(session, stream), name="handoff", daemon=True)
         with self._lock:
             self._make_room()
@@ -131,24 +135,11 @@ def _require_known_layout(config: ReceiverConfig) -> None:
         raise InputError(f"the enrolled geometry cannot be received: {error}") from None
 
 
-def _accept(listener: socket.socket, connections: Connections, stop: threading.Event) -> None:
-    listener.settimeout(ACCEPT_POLL_S)
-    while not stop.is_set():
-        try:
-            sock, _ = listener.accept()
-        except TimeoutError:
-            continue
-        except OSError:  # the peer was gone before accept, or descriptors ran out for a moment
-            stop.wait(ACCEPT_POLL_S)
-            continue
-        connections.take(sock)
-
-
 @contextlib.contextmanager
 def _listening(config: ReceiverConfig) -> Iterator[socket.socket]:
     family = socket.AF_INET6 if ":" in config.address else socket.AF_INET
     try:
-        listener = socket.create_server((config.address, config.port), family=family, backlog=64)
+        listener = socket.create_server((config.address, config.port), family=family, backlog=BACKLOG)
     except OSError as error:
         raise LaneError(
             f"the receiver cannot listen: {error.strerror or error}",

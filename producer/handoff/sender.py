@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -28,6 +29,7 @@ from receipts.errors import InputError
 
 DEFAULT_TIMES = SenderTimes()
 
+_AGAIN_S = 0.02
 _FILL_BYTES_PER_S = 50_000_000
 """Slowest rate at which a receiver may fill its reserve; adds to the wait for OPENED."""
 
@@ -62,22 +64,43 @@ def connect(
 ) -> OpenedHandoff:
     """HELLO to OPENED. Raises LinkError (unreachable, peer_gone, deadline), RefusedError, SessionError, FrameError.
 
+    A connection that is lost before HELLO_ACK is made anew within the time of ``connect_s``.
     Raises InputError before it connects on a geometry without a known layout. Whatever it raises, the engine was
     not touched and nothing of a prompt has left.
     """
     _require_known_layout(side.geometry)
     deadline = Deadline.after(times.session_s)
     where = f"{address.host}:{address.port}"
-    stream = _connected(address, deadline, times, congestion)
-    try:
-        return _opened(side, stream, payload_bytes, deadline, clock, times)
-    except WireError as error:
-        stream.close()
-        error.where = where
-        raise
-    except BaseException:
-        stream.close()
-        raise
+    again = Deadline.after(times.connect_s).earlier(deadline)
+    gone: LinkError | None = None
+    while True:
+        try:
+            stream = _connected(address, deadline, times, congestion)
+        except LinkError as error:
+            raise gone or error from None
+        greeting = _Greeting()
+        try:
+            return _opened(side, stream, payload_bytes, deadline, clock, times, greeting)
+        except WireError as error:
+            stream.close()
+            error.where = where
+            if greeting.answered or not isinstance(error, LinkError):
+                raise
+            if error.code != "peer_gone" or time.monotonic_ns() >= again.at_ns:
+                raise gone or error from None
+            # A receiver that strangers flood may have taken us for one of them: nothing was answered yet, so once more.
+            gone = gone or error
+            time.sleep(_AGAIN_S)
+        except BaseException:
+            stream.close()
+            raise
+
+
+@dataclass
+class _Greeting:
+    """Whether the receiver has answered HELLO."""
+
+    answered: bool = False
 
 
 def _require_known_layout(geometry: KVGeometry) -> None:
@@ -107,6 +130,7 @@ def _opened(
     deadline: Deadline,
     clock: HostClock,
     times: SenderTimes,
+    greeting: _Greeting,
 ) -> OpenedHandoff:
     nonce_p = os.urandom(session.NONCE_BYTES)
     transcript = Transcript()
@@ -125,6 +149,7 @@ def _opened(
     stream.write([hello.wire], limit)
     transcript.add(hello)
     answer = _expect(stream, FrameType.HELLO_ACK, limit)
+    greeting.answered = True
     if answer.header["receiver"] != side.receiver:
         raise SessionError("wrong_receiver", f"{answer.header['receiver']!r} answered, {side.receiver!r} was asked for")
     nonce_r = bytes.fromhex(answer.header["nonce"])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -77,11 +78,20 @@ class _Received:
 class ReceiverSession:
     """Serves one connection; ``run`` returns when it is over and closed."""
 
-    def __init__(self, config: ReceiverConfig, store: AdmissionStore, slot: Slot, stream: FrameStream) -> None:
+    def __init__(
+        self,
+        config: ReceiverConfig,
+        store: AdmissionStore,
+        slot: Slot,
+        stream: FrameStream,
+        accepted_ns: int | None = None,
+    ) -> None:
+        """``accepted_ns``: when the connection was, on ``time.monotonic_ns``; the handshake's time runs from there."""
         self._config = config
         self._store = store
         self._slot = slot
         self._stream = stream
+        self._accepted_ns = time.monotonic_ns() if accepted_ns is None else accepted_ns
         self._standing = threading.Lock()
         """Held while it is settled whether a stranger takes the slot or is turned away: never both."""
         self._stands: Literal["stranger", "turned_away", "holder"] = "stranger"
@@ -130,7 +140,7 @@ class ReceiverSession:
     # -- HELLO, HELLO_ACK, OPEN
 
     def _handshake(self) -> _Opened:
-        limit = Deadline.after(self._config.times.handshake_s, "handshake_timeout")
+        limit = Deadline(self._accepted_ns + int(self._config.times.handshake_s * 1e9), "handshake_timeout")
         hello = self._stream.read_frame(limit, (FrameType.HELLO,))
         self._check_hello(hello)
         nonce_r = os.urandom(session.NONCE_BYTES)

@@ -21,6 +21,7 @@ from typing import IO, Final
 from producer.engine.deaths import found_lease_held, site_of_status
 from producer.host import linux
 from producer.instance import Artefacts
+from producer.interpreter import child_environment
 from producer.journal import Journal
 from producer.lane import Lane, LaneConfig
 from receipts.clock import HostClock
@@ -63,18 +64,6 @@ def start(lane: Lane, log: Path) -> Kept:
     return Kept(keeper, Instance.read(json.loads(line)), log)
 
 
-def child_environment() -> dict[str, str]:
-    """Our environment with our packages importable, whatever the working folder, and no bytecode written."""
-    root = str(Path(__file__).resolve().parent.parent.parent)
-    known = os.environ.get("PYTHONPATH")
-    return {
-        **os.environ,
-        "PYTHONPATH": root if not known else f"{root}{os.pathsep}{known}",
-        "PYTHONDONTWRITEBYTECODE": "1",
-        "PYTHONUNBUFFERED": "1",
-    }
-
-
 def log_tail(log: Path, lines: int = 12) -> list[str]:
     """The last lines of a resident's log, for a person."""
     try:
@@ -96,6 +85,7 @@ def keep(lane: Lane, log: Path) -> None:
             stdout=output,
             stderr=output,
             start_new_session=True,
+            env=child_environment(),
         )
     instance = _instance_of_child(resident.pid, clock)
     with contextlib.suppress(BrokenPipeError):  # the starter may be gone already; the resident needs its keeper more

@@ -26,7 +26,7 @@ from producer.lane import Lane, LaneConfig
 from receipts import canonical
 from receipts.clock import HostClock
 from receipts.events import DeathEvent, RitualEvent, StartEvent
-from receipts.kinds import Instance
+from receipts.kinds import Document, Instance
 from receipts.leaves import Registration
 from receipts.store import write_exclusive
 
@@ -313,8 +313,8 @@ def enrolled_lane(ledger: Ledger, folder: Path) -> Lane:
     return LaneConfig.load(folder / "lane.toml")
 
 
-def write_journal(lane: Lane, attempt: Attempt) -> None:
-    """The journal on the producer's host: what the ledger has of it, and the last death, which it lacks."""
+def write_journal(lane: Lane, attempt: Attempt, *last: Document) -> None:
+    """The journal on the producer's host: what the ledger has of it, and ``last``, else the death that it lacks."""
     folder = Journal(lane.producer.work_dir, "loopback", HostClock("here")).folder
     folder.mkdir(parents=True)
     records = [entry.data["record"] for entry in attempt.entries if entry.kind == "process_event"]
@@ -322,12 +322,12 @@ def write_journal(lane: Lane, attempt: Attempt) -> None:
         (folder / f"{record['n']:08d}.json").write_bytes(canonical.file_bytes(record))
     clock = HostClock("here", boot_id="b", clock="boottime", stamp=lambda: attempt.at, awake=lambda: attempt.at)
     body = records[-1]["body"]
-    Journal(lane.producer.work_dir, "loopback", clock).append(
-        DeathEvent(
-            instance=Instance(**body["instance"]), site="watchdog", status=75, signal=None, reason="r", uptime_ns=None,
-            last_handoff_id=None, died_ns=body["died_ns"], observed_by="keeper",
-        )
+    death = DeathEvent(
+        instance=Instance(**body["instance"]), site="watchdog", status=75, signal=None, reason="r", uptime_ns=None,
+        last_handoff_id=None, died_ns=body["died_ns"], observed_by="keeper",
     )  # fmt: skip
+    for event in last or (death,):
+        Journal(lane.producer.work_dir, "loopback", clock).append(event)
 
 
 @pytest.mark.parametrize("lost", [True, False], ids=["its attempt was lost", "its attempt was judged PASS"])
@@ -359,6 +359,28 @@ def test_a_death_that_the_journal_alone_knows_of_is_judged_before_the_next_attem
     assert (judged.data["verdict"], criterion(judged.data, "no-producer-death")["outcome"]) == ("FAIL", "not_met")
     if not lost:
         assert "what the journal told late belongs to an attempt: soak-n12/1 is judged again, FAIL" in progress.said
+
+
+@pytest.mark.parametrize("closed", [False, True], ids=["its attempt was lost", "its attempt had closed"])
+def test_a_producer_that_went_with_its_keeper_and_its_host_is_a_death_of_the_attempt_that_was_lost_with_it(
+    ledger: Ledger, tmp_path: Path, closed: bool
+) -> None:
+    """The journal has its start and nothing more; the launch writes the death before it takes the journal in."""
+    attempt = clean_attempt(closed=closed)
+    put(ledger, attempt)
+    lane = enrolled_lane(ledger, tmp_path)
+    attempt.death()  # its record is left out below
+    write_journal(lane, attempt, RITUAL, standing(Instance(host="here", boot_id="b", pid=4711, start_ticks="9")))
+    registration = next(iter(ledger.entries(kinds={"registration"})))
+    registered = Registered(registration, Registration.read(registration.data), False)
+    progress = UntilOpened()
+    with pytest.raises(Opened):
+        runner.launch(ledger, lane, registered, {}, progress)
+    (death,) = [item.data["record"] for item in ledger.entries(kinds={"process_event"}) if "died_ns" in str(item.data)]
+    assert (death["body"]["site"], death["body"]["observed_by"]) == ("not_known", "runner")
+    assert "producer pid 4711 is gone, and nobody had written its death; the journal has it now" in progress.said
+    outcome = criterion(verdicts(ledger)[-1].data, "no-producer-death")["outcome"]
+    assert (len(verdicts(ledger)), outcome) == (1, "met" if closed else "not_met")
 
 
 # Producers of lost attempts

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
+import sys
 from base64 import urlsafe_b64encode
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from producer import identity
+from producer import identity, importable
 from receipts import canonical
 from receipts.errors import FaultsError, IdentityError, InputError
 
@@ -137,3 +138,62 @@ def test_a_missing_file_of_the_engine_is_named(installed: Path) -> None:
     (installed / "kernel.so").unlink()
     with pytest.raises(IdentityError, match=r"vllm/kernel\.so: missing"):
         identity._distribution("vllm", None)
+
+
+@pytest.mark.parametrize(
+    "stray",
+    ["engine/__init__.py", "extra.py", "engine.cpython-311-x86_64-linux-gnu.so", "engine.abi3.so", "extra.pyc"],
+)
+def test_a_file_that_no_list_has_and_that_could_be_imported_is_refused_by_name(installed: Path, stray: str) -> None:
+    (installed / stray).parent.mkdir(exist_ok=True)
+    (installed / "data.json").touch()
+    (installed / "__pycache__").mkdir()
+    (installed / "__pycache__/engine.cpython-311.pyc").touch()
+    assert identity._distribution("vllm", None)["files"] == 2
+    (installed / stray).touch()
+    with pytest.raises(IdentityError, match=rf"vllm/{stray}: in no list"):
+        identity._distribution("vllm", None)
+
+
+def test_a_linked_folder_in_a_package_is_refused_by_name(installed: Path, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (installed / "engine").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(IdentityError, match="vllm/engine/: in no list"):
+        identity._distribution("vllm", None)
+
+
+def test_an_extension_beside_our_own_source_is_refused_by_name(tmp_path: Path) -> None:
+    for name in identity.OVERLAY_PACKAGES:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "capture.py").touch()
+    identity.overlay_digest(tmp_path)
+    (tmp_path / "producer/capture.abi3.so").touch()
+    with pytest.raises(IdentityError, match=r"producer/capture\.abi3\.so: in no list"):
+        identity.overlay_digest(tmp_path)
+
+
+def test_what_python_imports_by_itself_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    importable.require_no_customizer()
+    monkeypatch.delitem(sys.modules, "usercustomize", raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "usercustomize.py").touch()
+    with pytest.raises(IdentityError, match=r"usercustomize\.py: Python imports usercustomize by itself"):
+        importable.require_no_customizer()
+
+
+def test_a_pth_file_that_runs_code_is_part_of_the_identity_unless_a_record_has_it_so(tmp_path: Path) -> None:
+    hook = b"import os; os.x = 1\n"
+    (tmp_path / "paths.pth").write_bytes(b"/somewhere\n")
+    (tmp_path / "hook.pth").write_bytes(hook)
+    assert importable.startup_code([tmp_path]) == {"hook.pth": sha256(hook)}
+    info = tmp_path / "hook-1.dist-info"
+    info.mkdir()
+    recorded = urlsafe_b64encode(hashlib.sha256(hook).digest()).rstrip(b"=").decode()
+    (info / "RECORD").write_text(f"hook.pth,sha256={recorded},{len(hook)}\n")
+    assert importable.startup_code([tmp_path]) == {}
+    (tmp_path / "hook.pth").write_bytes(b"import evil\n")
+    assert importable.startup_code([tmp_path]) == {"hook.pth": sha256(b"import evil\n")}
+
+
+def test_this_python_itself_has_nothing_of_all_that() -> None:
+    assert importable.startup_code() == {}

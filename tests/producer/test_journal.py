@@ -12,7 +12,7 @@ import pytest
 from producer.journal import GENESIS, Journal
 from receipts.clock import HostClock
 from receipts.errors import EvidenceError
-from receipts.events import RitualEvent, StopEvent
+from receipts.events import DeathEvent, FailedStartEvent, HandoffEvent, RitualEvent, StopEvent
 from receipts.kinds import Instance
 
 VECTOR = (
@@ -96,3 +96,23 @@ def test_writers_of_four_processes_make_one_chain(tmp_path: Path) -> None:
     for writer in writers:
         writer.join()
     assert [record.n for record, _ in Journal(tmp_path, "loopback", still()).read()] == list(range(1, 41))
+
+
+@pytest.mark.parametrize("text", ["x" * 100_000, "\x01" * 100_000, "\u2028" * 100_000])
+def test_no_text_makes_a_record_that_a_ledgers_entry_cannot_hold(journal: Journal, text: str) -> None:
+    """An entry holds a document of 48 KiB; a record past it would be a broken journal for good."""
+    sha, mine = "sha256:" + 64 * "0", STOP.instance
+    for event in (
+        StopEvent(instance=mine, why=text, observed_by="runner"),
+        FailedStartEvent(instance=mine, status=1, signal=None, reason=text, observed_by="keeper"),
+        DeathEvent(
+            instance=mine, site="exit", status=1, signal=None, reason=text, uptime_ns=None, last_handoff_id=None,
+            died_ns="5", observed_by="keeper",
+        ),
+        HandoffEvent(
+            instance=mine, handoff_id=32 * "0", outcome="acknowledged", prompt_sha256=sha, payload_root=None,
+            payload_bytes=None, handoffs_before=0, used_by=text,
+        ),
+    ):  # fmt: skip
+        record = journal.append(event)
+        assert journal.path(record.n).stat().st_size < 48 * 1024 - 1024

@@ -37,7 +37,7 @@ def resident(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         lane=lane,  # type: ignore[arg-type]
         engine=SimpleNamespace(free_blocks=lambda: 1),  # type: ignore[arg-type]
         side=SimpleNamespace(receiver="here", identity="i", cache_identity="c", mode="native"),  # type: ignore[arg-type]
-        limits=Limits(64, 500, tmp_path),
+        limits=Limits(64, 500, None),
         clock=SimpleNamespace(stamp=lambda: 9, awake=lambda: 9),  # type: ignore[arg-type]
         journal=SimpleNamespace(head=lambda: SimpleNamespace(document=dict), append=lambda _: None),  # type: ignore[arg-type]
         instance=SimpleNamespace(document=dict),  # type: ignore[arg-type]
